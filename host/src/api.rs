@@ -1,0 +1,152 @@
+//! HTTP in, JSON (or one line of text) out: the only place that knows either.
+//!
+//! Handlers ask the pools, the fleet and the policies and translate; they decide nothing. [`body`]
+//! are the JSON shapes, [`error`] the one place that knows status codes, [`metrics`] what Prometheus
+//! reads. A request never waits for more than a guest's deadline.
+
+mod body;
+mod error;
+mod metrics;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::extract::{Path, RawQuery, State};
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use parking_lot::RwLock;
+
+use crate::fleet::Fleet;
+use crate::pick::supply::Board;
+use crate::pick::{Pools, intake, pick};
+use error::ApiError;
+
+/// What the handlers ask.
+pub struct View {
+    /// For picks.
+    pub pools: Pools,
+    /// For machines.
+    pub fleet: Arc<RwLock<Fleet>>,
+    /// For policies.
+    pub board: Board,
+    /// For metrics.
+    pub intake: Arc<intake::Counts>,
+    /// Set when the process is stopping: not ready any more.
+    pub stopping: AtomicBool,
+}
+
+/// The whole API.
+pub fn router(view: Arc<View>) -> Router {
+    Router::new()
+        .route("/v1/target", get(target))
+        .route("/v1/pools", get(pools))
+        .route("/v1/machines", get(machines))
+        .route("/v1/machines/{name}", get(machine))
+        .route("/v1/policies", get(policies))
+        .route("/v1/policies/{name}", get(policy))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .fallback(|| async { ApiError::no_such_call() })
+        .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
+        .with_state(view)
+}
+
+async fn target(
+    State(view): State<Arc<View>>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let request = body::pick_request(query.as_deref().unwrap_or_default())?;
+    let answer = pick(&view.pools, &request)?;
+    let accept = headers
+        .get(ACCEPT)
+        .and_then(|accept| accept.to_str().ok())
+        .unwrap_or_default();
+    Ok(if accept.starts_with("text/plain") {
+        format!("{}\n", answer.target.address).into_response()
+    } else {
+        Json(body::Target::of(&answer)).into_response()
+    })
+}
+
+async fn pools(State(view): State<Arc<View>>) -> Json<Vec<body::Pool>> {
+    Json(
+        view.pools
+            .all()
+            .iter()
+            .map(|pool| body::Pool::of(pool))
+            .collect(),
+    )
+}
+
+async fn machines(State(view): State<Arc<View>>) -> Json<Vec<body::Machine>> {
+    let targets = body::Targets::of(&view.pools);
+    let fleet = view.fleet.read();
+    let now_ms = view.pools.clock().now_ms();
+    let mut machines: Vec<_> = fleet
+        .machines()
+        .map(|(_, machine)| body::Machine::of(machine, &targets, now_ms))
+        .collect();
+    machines.sort_by(|a, b| a.name.cmp(&b.name));
+    Json(machines)
+}
+
+async fn machine(
+    State(view): State<Arc<View>>,
+    Path(name): Path<String>,
+) -> Result<Json<body::Machine>, ApiError> {
+    let targets = body::Targets::of(&view.pools);
+    let fleet = view.fleet.read();
+    let (_, machine) = fleet
+        .by_name(&name)
+        .ok_or_else(|| ApiError::unknown_machine(&name))?;
+    Ok(Json(body::Machine::of(
+        machine,
+        &targets,
+        view.pools.clock().now_ms(),
+    )))
+}
+
+async fn policies(State(view): State<Arc<View>>) -> Json<Vec<body::Policy>> {
+    let board = Arc::clone(&view.board.lock());
+    Json(
+        board
+            .iter()
+            .map(|(name, entry)| body::Policy::of(name, entry, &view.pools))
+            .collect(),
+    )
+}
+
+async fn policy(
+    State(view): State<Arc<View>>,
+    Path(name): Path<String>,
+) -> Result<Json<body::Policy>, ApiError> {
+    let board = Arc::clone(&view.board.lock());
+    let (name, entry) = board
+        .get_key_value(&*name)
+        .ok_or_else(|| ApiError::unknown_policy(&name))?;
+    Ok(Json(body::Policy::of(name, entry, &view.pools)))
+}
+
+async fn ready(State(view): State<Arc<View>>) -> (StatusCode, &'static str) {
+    if view.stopping.load(Ordering::Relaxed) {
+        return (StatusCode::SERVICE_UNAVAILABLE, "stopping\n");
+    }
+    if view.pools.all().iter().any(|pool| pool.eligible() > 0) {
+        (StatusCode::OK, "ready\n")
+    } else {
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "no machine has reported yet\n",
+        )
+    }
+}
+
+async fn metrics(State(view): State<Arc<View>>) -> Result<Response, ApiError> {
+    let text = metrics::text(&view).map_err(|_| ApiError::cannot_encode())?;
+    Ok(([(CONTENT_TYPE, metrics::CONTENT)], text).into_response())
+}

@@ -1,0 +1,453 @@
+//! What HTTP clients send and get: query strings in, JSON shapes out.
+//!
+//! Durations are milliseconds, loads finite numbers or `null` for "not known". Fields are only added.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde::Serialize;
+
+use super::error::ApiError;
+use crate::fleet;
+use crate::pick::pool::{self, TargetStatus};
+use crate::pick::{Answer, PickRequest, Picked, Pools, TARGETS_MAX};
+use crate::policy::{Entry, Kind, Origin};
+use crate::report::State;
+
+/// Parameters of the contract whose behaviour comes with sessions, leases and constraints.
+const LATER: [&str; 3] = ["where", "lease", "ticket"];
+/// Machines one request may exclude: bounds what it can cost.
+const EXCLUDE_MAX: usize = 256;
+
+/// The query string of `/v1/target`.
+pub(super) fn pick_request(query: &str) -> Result<PickRequest, ApiError> {
+    let mut request = PickRequest {
+        n: 1,
+        ..PickRequest::default()
+    };
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let name = decode(name)?;
+        let value = decode(value)?;
+        match name.as_str() {
+            "pool" => request.pool = value,
+            "key" => request.key = value,
+            "n" => {
+                let wanted = value.parse().ok().filter(|n| (1..=TARGETS_MAX).contains(n));
+                request.n = wanted.ok_or_else(|| {
+                    let message = format!("n={value} is not a number from 1 to {TARGETS_MAX}");
+                    ApiError::bad_parameter(message, "n=3 gives the best target and two others")
+                })?;
+            }
+            "exclude" => {
+                let machines = value.split(',').filter(|machine| !machine.is_empty());
+                request.exclude.extend(machines.map(str::to_owned));
+            }
+            later if LATER.contains(&later) => return Err(ApiError::not_implemented(later)),
+            unknown => {
+                let message = format!("unknown parameter {unknown:?}");
+                return Err(ApiError::bad_parameter(
+                    message,
+                    "known are pool, key, n and exclude",
+                ));
+            }
+        }
+    }
+    if request.exclude.len() > EXCLUDE_MAX {
+        let message = format!("exclude names more than {EXCLUDE_MAX} machines");
+        return Err(ApiError::bad_parameter(
+            message,
+            "ask for n targets instead",
+        ));
+    }
+    Ok(request)
+}
+
+/// Percent-decoding, with `+` for a space as forms write it.
+fn decode(text: &str) -> Result<String, ApiError> {
+    let spaced = text.replace('+', " ");
+    let decoded = percent_encoding::percent_decode_str(&spaced).decode_utf8();
+    decoded.map(std::borrow::Cow::into_owned).map_err(|_| {
+        let message = format!("{text:?} is not percent-encoded UTF-8");
+        ApiError::bad_parameter(message, "curl -G --data-urlencode encodes for you")
+    })
+}
+
+/// `GET /v1/target`
+#[derive(Serialize)]
+pub(super) struct Target {
+    #[serde(flatten)]
+    target: One,
+    pool: String,
+    decision: String,
+    policy: Deciders,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    others: Vec<One>,
+}
+
+#[derive(Serialize)]
+struct One {
+    machine: Arc<str>,
+    service: String,
+    address: Arc<str>,
+    url: String,
+    load: Option<f64>,
+}
+
+/// `name@generation`, or why native code answered.
+#[derive(Serialize)]
+struct Deciders {
+    formula: String,
+    strategy: String,
+}
+
+impl Target {
+    pub(super) fn of(answer: &Answer) -> Self {
+        let config = &answer.pool.config;
+        let one = |picked: &Picked| One {
+            machine: Arc::clone(&picked.machine),
+            service: config.service.clone(),
+            address: host_and_port(&picked.address).into(),
+            url: url(&picked.address),
+            load: finite(picked.load),
+        };
+        let formula = match answer.pool.status(Kind::Formula).serving {
+            Some(generation) => format!("{}@{generation}", config.formula),
+            None => "none (last good loads)".to_owned(),
+        };
+        let strategy = match &answer.strategy {
+            Ok(generation) => format!("{}@{generation}", config.strategy),
+            Err(why) => format!("native ({why})"),
+        };
+        Self {
+            target: one(&answer.target),
+            pool: config.name.clone(),
+            decision: answer.decision.clone(),
+            policy: Deciders { formula, strategy },
+            others: answer.others.iter().map(one).collect(),
+        }
+    }
+}
+
+/// The address without a URL's scheme and path.
+pub(super) fn host_and_port(address: &str) -> &str {
+    let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
+    rest.split('/').next().unwrap_or(rest)
+}
+
+fn url(address: &str) -> String {
+    if address.contains("://") {
+        address.to_owned()
+    } else {
+        format!("http://{address}")
+    }
+}
+
+fn finite(number: f64) -> Option<f64> {
+    number.is_finite().then_some(number)
+}
+
+/// `GET /v1/pools`
+#[derive(Serialize)]
+pub(super) struct Pool {
+    name: String,
+    service: String,
+    targets: usize,
+    eligible: usize,
+    picks: Picks,
+    bad_loads: u64,
+    formula: PoolPolicy,
+    strategy: PoolPolicy,
+}
+
+#[derive(Serialize)]
+struct Picks {
+    by_strategy: u64,
+    native: u64,
+    nobody_eligible: u64,
+}
+
+/// One of a pool's two policies.
+#[derive(Serialize)]
+struct PoolPolicy {
+    policy: String,
+    state: &'static str,
+    generation: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<Arc<str>>,
+    faults: u64,
+    swaps: u64,
+}
+
+impl Pool {
+    pub(super) fn of(pool: &pool::Pool) -> Self {
+        let policy = |kind| {
+            let status = pool.status(kind);
+            PoolPolicy {
+                policy: pool.policy_name(kind).to_owned(),
+                state: if status.serving.is_some() {
+                    "active"
+                } else {
+                    "native"
+                },
+                generation: status.serving.map(|generation| generation.to_string()),
+                trouble: status.trouble,
+                faults: status.faults,
+                swaps: status.swaps,
+            }
+        };
+        let counts = pool.counts();
+        Self {
+            name: pool.name().to_owned(),
+            service: pool.config.service.clone(),
+            targets: pool.targets(),
+            eligible: pool.eligible(),
+            picks: Picks {
+                by_strategy: counts.by_guest.load(Ordering::Relaxed),
+                native: counts.by_native.load(Ordering::Relaxed),
+                nobody_eligible: counts.nobody.load(Ordering::Relaxed),
+            },
+            bad_loads: counts.bad_loads.load(Ordering::Relaxed),
+            formula: policy(Kind::Formula),
+            strategy: policy(Kind::Strategy),
+        }
+    }
+}
+
+/// The targets of all pools by machine.
+pub(super) struct Targets {
+    by_machine: HashMap<Arc<str>, Vec<MachineTarget>>,
+}
+
+#[derive(Serialize, Clone)]
+struct MachineTarget {
+    pool: String,
+    service: String,
+    address: Arc<str>,
+    load: Option<f64>,
+    eligible: bool,
+    picks: u32,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    missing: Vec<Missing>,
+}
+
+/// A metric without which a target has no load, and who wants it.
+#[derive(Serialize, Clone)]
+struct Missing {
+    metric: Arc<str>,
+    wanted_by: String,
+}
+
+impl Targets {
+    pub(super) fn of(pools: &Pools) -> Self {
+        let mut by_machine: HashMap<Arc<str>, Vec<MachineTarget>> = HashMap::new();
+        for pool in pools.all() {
+            for status in pool.target_statuses() {
+                let machine = Arc::clone(&status.machine);
+                by_machine
+                    .entry(machine)
+                    .or_default()
+                    .push(MachineTarget::of(pool, status));
+            }
+        }
+        Self { by_machine }
+    }
+}
+
+impl MachineTarget {
+    fn of(pool: &pool::Pool, status: TargetStatus) -> Self {
+        let config = &pool.config;
+        let wanted_by = || format!("formula {} of pool {}", config.formula, config.name);
+        let missing = |metric| Missing {
+            metric,
+            wanted_by: wanted_by(),
+        };
+        Self {
+            pool: config.name.clone(),
+            service: config.service.clone(),
+            address: host_and_port(&status.address).into(),
+            load: finite(status.load),
+            eligible: status.eligible,
+            picks: status.picks,
+            missing: status.missing.into_iter().map(missing).collect(),
+        }
+    }
+}
+
+/// `GET /v1/machines`
+#[derive(Serialize)]
+pub(super) struct Machine {
+    pub(super) name: Arc<str>,
+    alive: bool,
+    state: State,
+    source: String,
+    age_ms: u64,
+    interval_ms: u32,
+    boot: u64,
+    seq: u64,
+    loss: Loss,
+    weight: f64,
+    metrics: BTreeMap<Box<str>, Option<f64>>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<Box<str>, Box<str>>,
+    services: Vec<Service>,
+    targets: Vec<MachineTarget>,
+}
+
+#[derive(Serialize)]
+struct Loss {
+    received: u64,
+    lost: u64,
+    /// Of the last 128 reports.
+    recent: f64,
+    /// 128 bits in hexadecimal, newest lowest, 1 = lost.
+    history: String,
+}
+
+#[derive(Serialize)]
+struct Service {
+    name: Box<str>,
+    address: Arc<str>,
+    weight: f64,
+    accepted: u64,
+    completed: u64,
+    in_flight: u32,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    metrics: BTreeMap<Box<str>, Option<f64>>,
+}
+
+impl Machine {
+    pub(super) fn of(machine: &fleet::Machine, targets: &Targets, now_ms: u64) -> Self {
+        let service = |service: &fleet::Offered| Service {
+            name: service.name.clone(),
+            address: machine.address_of(service),
+            weight: service.weight,
+            accepted: service.accepted,
+            completed: service.completed,
+            in_flight: service.in_flight,
+            metrics: metrics(&service.metrics),
+        };
+        let loss = machine.loss;
+        Self {
+            name: Arc::clone(&machine.name),
+            alive: machine.alive,
+            state: machine.state,
+            source: machine.source.to_string(),
+            age_ms: now_ms.saturating_sub(machine.captured_ms),
+            interval_ms: machine.interval_ms,
+            boot: machine.boot,
+            seq: machine.seq,
+            loss: Loss {
+                received: loss.received,
+                lost: loss.lost,
+                recent: loss.recent(),
+                history: format!("{:032x}", loss.history),
+            },
+            weight: machine.weight,
+            metrics: metrics(&machine.metrics),
+            labels: machine.labels.iter().cloned().collect(),
+            services: machine.services.iter().map(service).collect(),
+            targets: targets
+                .by_machine
+                .get(&machine.name)
+                .cloned()
+                .unwrap_or_default(),
+        }
+    }
+}
+
+fn metrics(measured: &fleet::Measured) -> BTreeMap<Box<str>, Option<f64>> {
+    let values = measured.values.iter().map(|value| finite(*value));
+    measured.names.iter().cloned().zip(values).collect()
+}
+
+/// `GET /v1/policies`
+#[derive(Serialize)]
+pub(super) struct Policy {
+    name: Arc<str>,
+    kind: Option<Kind>,
+    /// `built-in` or the file.
+    origin: String,
+    /// `active` in a pool, `loaded`, `idle` (a built-in nobody asked for) or `refused`.
+    state: &'static str,
+    generation: Option<String>,
+    previous: Option<String>,
+    load_ms: f64,
+    loads: u64,
+    refusals: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<Refused>,
+    pools: Vec<Use>,
+}
+
+/// A file that is not used.
+#[derive(Serialize)]
+struct Refused {
+    file: String,
+    generation: Option<String>,
+    reason: String,
+}
+
+/// A pool that names the policy.
+#[derive(Serialize)]
+struct Use {
+    pool: String,
+    #[serde(flatten)]
+    policy: PoolPolicy,
+    r#as: Kind,
+}
+
+impl Policy {
+    pub(super) fn of(name: &Arc<str>, entry: &Entry, pools: &Pools) -> Self {
+        let uses = |pool: &Arc<pool::Pool>| {
+            let Pool {
+                formula, strategy, ..
+            } = Pool::of(pool);
+            let both = [(Kind::Formula, formula), (Kind::Strategy, strategy)];
+            let named = both
+                .into_iter()
+                .filter(|(_, policy)| *policy.policy == **name);
+            let pool = pool.name().to_owned();
+            named.map(move |(kind, policy)| Use {
+                pool: pool.clone(),
+                policy,
+                r#as: kind,
+            })
+        };
+        let pools: Vec<_> = pools.all().iter().flat_map(uses).collect();
+        let generation = entry
+            .module
+            .as_ref()
+            .map(|module| module.generation.to_string());
+        let serves = |used: &Use| used.policy.generation.is_some();
+        let state = match (&generation, &entry.refused) {
+            (Some(_), _) if pools.iter().any(serves) => "active",
+            (Some(_), _) => "loaded",
+            (None, Some(_)) => "refused",
+            (None, None) => "idle",
+        };
+        let refused = entry.refused.as_ref().map(|refused| Refused {
+            file: refused.path.display().to_string(),
+            generation: refused.generation.map(|generation| generation.to_string()),
+            reason: refused.reason.clone(),
+        });
+        Self {
+            name: Arc::clone(name),
+            kind: entry.module.as_ref().map(|module| module.kind()),
+            origin: match &entry.origin {
+                Some(Origin::File(path)) => path.display().to_string(),
+                Some(Origin::BuiltIn) => "built-in".to_owned(),
+                None => "none".to_owned(),
+            },
+            state,
+            generation,
+            previous: entry.previous.map(|generation| generation.to_string()),
+            load_ms: entry.load_time.as_secs_f64() * 1_000.0,
+            loads: entry.loads,
+            refusals: entry.refusals,
+            refused,
+            pools,
+        }
+    }
+}

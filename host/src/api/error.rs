@@ -1,0 +1,143 @@
+//! Errors of the domain to status and body: `{"error":{"code","message","hint"?}}`.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use crate::pick::PickError;
+
+/// Seconds after which a client without a target may ask again: a machine that starts has reported
+/// by then.
+const RETRY_AFTER_S: &str = "1";
+
+/// A request that is not answered with what it asked for.
+#[derive(Debug)]
+pub(super) struct ApiError {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+    hint: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Body<'e> {
+    error: Inner<'e>,
+}
+
+#[derive(Serialize)]
+struct Inner<'e> {
+    code: &'e str,
+    message: &'e str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'e str>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            code,
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    pub(super) fn bad_parameter(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_parameter", message).hint(hint)
+    }
+
+    pub(super) fn not_implemented(parameter: &str) -> Self {
+        let message = format!("this version does not know what to do with {parameter}=");
+        Self::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", message).hint("leave it out")
+    }
+
+    pub(super) fn unknown_machine(name: &str) -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "unknown_machine",
+            format!("no machine {name:?} reports"),
+        )
+        .hint("GET /v1/machines lists them")
+    }
+
+    pub(super) fn unknown_policy(name: &str) -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "unknown_policy",
+            format!("there is no policy {name:?}"),
+        )
+        .hint("GET /v1/policies lists them")
+    }
+
+    pub(super) fn no_such_call() -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "no_such_call",
+            "there is no such call",
+        )
+        .hint("GET /v1/target picks a target; see also /v1/machines, /v1/policies, /metrics")
+    }
+
+    pub(super) fn method_not_allowed() -> Self {
+        let status = StatusCode::METHOD_NOT_ALLOWED;
+        Self::new(status, "method_not_allowed", "this call is a GET")
+    }
+
+    pub(super) fn cannot_encode() -> Self {
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        Self::new(status, "cannot_encode", "the metrics could not be written")
+    }
+}
+
+impl From<PickError> for ApiError {
+    fn from(error: PickError) -> Self {
+        let message = error.to_string();
+        match error {
+            PickError::UnknownPool { nearest, .. } => {
+                let hint = match nearest {
+                    Some(nearest) => format!("did you mean {nearest}?"),
+                    None => "GET /v1/pools lists them".to_owned(),
+                };
+                Self::new(StatusCode::NOT_FOUND, "unknown_pool", message).hint(hint)
+            }
+            PickError::NobodyEligible { known: 0, .. } => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "nobody_eligible", message).hint(
+                    "no machine offers this pool's service; GET /v1/machines shows who reports",
+                )
+            }
+            PickError::NobodyEligible { .. } => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "nobody_eligible", message)
+                    .hint("GET /v1/machines shows their states")
+            }
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let Self {
+            status,
+            code,
+            message,
+            hint,
+        } = self;
+        let error = Inner {
+            code,
+            message: &message,
+            hint: hint.as_deref(),
+        };
+        let mut response = (status, Json(Body { error })).into_response();
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            let value = axum::http::HeaderValue::from_static(RETRY_AFTER_S);
+            response.headers_mut().insert(RETRY_AFTER, value);
+        }
+        response
+    }
+}

@@ -1,0 +1,226 @@
+//! What Prometheus reads at `/metrics`: counters and gauges gathered at the moment of the question.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::View;
+use crate::policy::Kind;
+
+/// The exposition format's name.
+pub(super) const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+type Label = (&'static str, String);
+
+/// All metrics, in OpenMetrics text.
+pub(super) fn text(view: &View) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("loadline");
+    let families = families(view);
+    registry.register_collector(Box::new(Gathered { families }));
+    let mut out = String::new();
+    text::encode(&mut out, &registry)?;
+    Ok(out)
+}
+
+/// One metric with all its label sets.
+#[derive(Debug)]
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    is_counter: bool,
+    samples: Vec<(Vec<Label>, u64)>,
+}
+
+#[derive(Debug)]
+struct Gathered {
+    families: Vec<Family>,
+}
+
+impl Collector for Gathered {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for Family {
+            name,
+            help,
+            is_counter,
+            samples,
+        } in &self.families
+        {
+            let unit: Option<&Unit> = None;
+            let kind = if *is_counter {
+                MetricType::Counter
+            } else {
+                MetricType::Gauge
+            };
+            let mut family = encoder.encode_descriptor(name, help, unit, kind)?;
+            if *is_counter {
+                if let [(labels, value)] = &**samples
+                    && labels.is_empty()
+                {
+                    ConstCounter::new(*value).encode(family)?;
+                    continue;
+                }
+                for (labels, value) in samples {
+                    ConstCounter::new(*value).encode(family.encode_family(&labels.as_slice())?)?;
+                }
+            } else {
+                for (labels, value) in samples {
+                    let value = i64::try_from(*value).unwrap_or(i64::MAX);
+                    ConstGauge::new(value).encode(family.encode_family(&labels.as_slice())?)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn families(view: &View) -> Vec<Family> {
+    let mut families = vec![
+        counter("datagrams", "Datagrams received", &view.intake.datagrams),
+        counter(
+            "reports",
+            "Reports that changed the fleet",
+            &view.intake.reports,
+        ),
+        counter(
+            "datagrams_dropped",
+            "Datagrams that found the queue full",
+            &view.intake.dropped,
+        ),
+        rejected(view),
+        machines(view),
+    ];
+    families.extend(pools(view));
+    families.extend(policies(view));
+    families
+}
+
+fn counter(name: &'static str, help: &'static str, count: &AtomicU64) -> Family {
+    let samples = vec![(Vec::new(), count.load(Ordering::Relaxed))];
+    Family {
+        name,
+        help,
+        is_counter: true,
+        samples,
+    }
+}
+
+fn rejected(view: &View) -> Family {
+    let rejected = view.intake.rejected.lock();
+    let sample = |(reason, count): (&&str, &u64)| (vec![("reason", (*reason).to_owned())], *count);
+    let help = "Datagrams and reports that were not used";
+    let samples = rejected.iter().map(sample).collect();
+    Family {
+        name: "reports_rejected",
+        help,
+        is_counter: true,
+        samples,
+    }
+}
+
+fn machines(view: &View) -> Family {
+    let (mut alive, mut gone) = (0, 0);
+    for (_, machine) in view.fleet.read().machines() {
+        *(if machine.alive { &mut alive } else { &mut gone }) += 1;
+    }
+    let state = |name: &str| vec![("state", name.to_owned())];
+    let samples = vec![(state("alive"), alive), (state("gone"), gone)];
+    Family {
+        name: "machines",
+        help: "Machines known",
+        is_counter: false,
+        samples,
+    }
+}
+
+fn pools(view: &View) -> Vec<Family> {
+    let family = |name, help, is_counter| Family {
+        name,
+        help,
+        is_counter,
+        samples: Vec::new(),
+    };
+    let mut picks = family("picks", "Picks by who chose", true);
+    let mut nobody = family(
+        "picks_unanswered",
+        "Requests without an eligible target",
+        true,
+    );
+    let mut targets = family("targets", "Targets of a pool", false);
+    let mut bad_loads = family(
+        "bad_loads",
+        "Loads that were NaN, infinite or negative",
+        true,
+    );
+    let mut faults = family("policy_faults", "Faults of a pool's guests", true);
+    let mut swaps = family("policy_swaps", "Swaps of a pool's policy", true);
+    let mut native = family(
+        "policy_native",
+        "1 while native code stands in for a policy",
+        false,
+    );
+    for pool in view.pools.all() {
+        let of_pool = || ("pool", pool.name().to_owned());
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let by = |by: &str| vec![of_pool(), ("by", by.to_owned())];
+        picks
+            .samples
+            .push((by("strategy"), count(&pool.counts().by_guest)));
+        picks
+            .samples
+            .push((by("native"), count(&pool.counts().by_native)));
+        nobody
+            .samples
+            .push((vec![of_pool()], count(&pool.counts().nobody)));
+        bad_loads
+            .samples
+            .push((vec![of_pool()], count(&pool.counts().bad_loads)));
+        let (known, eligible) = (pool.targets(), pool.eligible());
+        let state = |state: &str| vec![of_pool(), ("state", state.to_owned())];
+        targets.samples.push((state("eligible"), eligible as u64));
+        targets
+            .samples
+            .push((state("not_eligible"), known.saturating_sub(eligible) as u64));
+        for kind in [Kind::Formula, Kind::Strategy] {
+            let status = pool.status(kind);
+            let policy = ("policy", pool.policy_name(kind).to_owned());
+            let labels = vec![of_pool(), policy, ("kind", kind.to_string())];
+            faults.samples.push((labels.clone(), status.faults));
+            swaps.samples.push((labels.clone(), status.swaps));
+            native
+                .samples
+                .push((labels, u64::from(status.serving.is_none())));
+        }
+    }
+    vec![picks, nobody, targets, bad_loads, faults, swaps, native]
+}
+
+fn policies(view: &View) -> Vec<Family> {
+    let family = |name, help, is_counter| Family {
+        name,
+        help,
+        is_counter,
+        samples: Vec::new(),
+    };
+    let mut loads = family("policy_loads", "Policy files and built-ins loaded", true);
+    let mut refusals = family("policy_refusals", "Policy files refused", true);
+    let mut refused = family(
+        "policy_refused",
+        "1 while the newest file is refused",
+        false,
+    );
+    for (name, entry) in view.board.lock().iter() {
+        let labels = vec![("policy", (**name).to_owned())];
+        loads.samples.push((labels.clone(), entry.loads));
+        refusals.samples.push((labels.clone(), entry.refusals));
+        refused
+            .samples
+            .push((labels, u64::from(entry.refused.is_some())));
+    }
+    vec![loads, refusals, refused]
+}

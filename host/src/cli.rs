@@ -1,0 +1,223 @@
+//! The command line: arguments in, exit code out. The only place that reads the environment.
+//!
+//! Exit codes: 0 stopped as asked, 64 a wrong command line or configuration, 1 anything else.
+
+mod ask;
+mod banner;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::{AgentConfig, Config, ConfigError, DEFAULT_FILE, HostConfig};
+use crate::run::{Loadline, RunError};
+use crate::telemetry::{self, LogFormat};
+
+/// A wrong command line or configuration (`EX_USAGE`).
+const USAGE: u8 = 64;
+/// Read when no file is named, if it exists.
+const USUAL_FILE: &str = "loadline.toml";
+
+const EXAMPLES: &str = "\
+Examples:
+  loadline                                  agent and host in one process, no configuration
+  curl -s localhost:14000/v1/target         which machine should take this work?
+  loadline agent                            only report (on every machine of the farm)
+  loadline host                             only receive and answer (on any number of machines)
+  loadline pick --pool web                  ask a host, print the address
+  loadline config default > loadline.toml   start a configuration with every key explained
+
+A policy takes effect when it is dropped into the policies folder:
+  echo 'cpu * 0.7 + memory * 0.3' > policies/weighted.formula";
+
+/// Which machine should take this work? Agents report load, a host computes each target's load with
+/// a formula and chooses with a strategy; both are sandboxed WebAssembly policies that are swapped
+/// while it runs.
+#[derive(Parser)]
+#[command(name = "loadline", version, after_help = EXAMPLES)]
+struct Args {
+    /// Configuration file [default: loadline.toml here, if there is one]
+    #[arg(
+        long,
+        short,
+        global = true,
+        value_name = "FILE",
+        env = "LOADLINE_CONFIG"
+    )]
+    config: Option<PathBuf>,
+    /// What is logged: error, warn, info, debug, trace, or by module (loadline=debug)
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILTER",
+        default_value = "info",
+        env = "LOADLINE_LOG"
+    )]
+    log: String,
+    /// How logs look on standard error
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value = "text",
+        env = "LOADLINE_LOG_FORMAT"
+    )]
+    log_format: LogFormat,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the roles that the configuration names; without one, both [default]
+    Run,
+    /// Only sample this machine and report
+    Agent,
+    /// Only receive reports, run policies and answer
+    Host,
+    /// Ask a host for a target and print its address
+    Pick(ask::Question),
+    /// Look at the configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+}
+
+#[derive(Subcommand)]
+enum ConfigCommand {
+    /// Report every problem of the file at once
+    Check,
+    /// Print what is in force, defaults filled in
+    Print,
+    /// Print the annotated file with every key and its default
+    Default,
+}
+
+/// Why the program ends with an error.
+enum Failure {
+    Config(ConfigError),
+    Other(String),
+}
+
+/// Runs the program with this process's arguments.
+#[must_use]
+pub fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // Help and version are no mistakes. Nothing can be done about a closed terminal.
+            let code = if error.use_stderr() { USAGE } else { 0 };
+            error.print().ok();
+            return code.into();
+        }
+    };
+    match perform(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Config(error)) => {
+            complain(&format!(
+                "configuration:\n  {}",
+                error.to_string().replace('\n', "\n  ")
+            ));
+            USAGE.into()
+        }
+        Err(Failure::Other(message)) => {
+            complain(&message);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn perform(args: Args) -> Result<(), Failure> {
+    let file = args.config.as_deref();
+    match args.command.unwrap_or(Command::Run) {
+        Command::Config(command) => config_command(&command, file),
+        Command::Pick(question) => ask::ask(&question)
+            .map(|answer| say(&answer))
+            .map_err(other),
+        role => {
+            let mut config = load(file)?;
+            match role {
+                Command::Agent => {
+                    config.host = None;
+                    config.agent.get_or_insert_with(AgentConfig::default);
+                }
+                Command::Host => {
+                    config.agent = None;
+                    config.host.get_or_insert_with(HostConfig::default);
+                }
+                _ if cfg!(not(feature = "host")) && file.is_none() => config.host = None,
+                _ => {}
+            }
+            telemetry::start(args.log_format, &args.log)
+                .map_err(|error| Failure::Other(format!("--log {}: {error}", args.log)))?;
+            run(config)
+        }
+    }
+}
+
+fn config_command(command: &ConfigCommand, file: Option<&Path>) -> Result<(), Failure> {
+    match command {
+        ConfigCommand::Default => say(DEFAULT_FILE.trim_end()),
+        ConfigCommand::Print => say(load(file)?.to_toml().trim_end()),
+        ConfigCommand::Check => {
+            let config = load(file)?;
+            config.reports.keyring()?;
+            say("the configuration is good");
+        }
+    }
+    Ok(())
+}
+
+fn load(file: Option<&Path>) -> Result<Config, Failure> {
+    let usual = Path::new(USUAL_FILE);
+    let file = file.or_else(|| usual.exists().then_some(usual));
+    Ok(file.map_or_else(|| Ok(Config::default()), Config::load)?)
+}
+
+#[tokio::main]
+async fn run(config: Config) -> Result<(), Failure> {
+    // Before anything runs: a signal that comes early must not be lost.
+    let mut terminate = signal(SignalKind::terminate()).map_err(other)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(other)?;
+    let loadline = Loadline::start(config.clone()).await?;
+    complain(&banner::text(&config, &loadline));
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("stopping");
+    loadline.stop().await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Writes to standard output; a closed pipe is the reader's choice.
+fn say(text: &str) {
+    writeln!(std::io::stdout(), "{text}").ok();
+}
+
+/// Writes to standard error; if that is closed there is nowhere left to say so.
+fn complain(text: &str) {
+    writeln!(std::io::stderr(), "{text}").ok();
+}
+
+fn other(error: impl std::fmt::Display) -> Failure {
+    Failure::Other(error.to_string())
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
+}
+
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Config(error) => Self::Config(error),
+            error => Self::Other(error.to_string()),
+        }
+    }
+}

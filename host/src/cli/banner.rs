@@ -1,0 +1,96 @@
+//! What runs where, and one line to try: printed once at the start.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use crate::config::{AgentConfig, Config, ReportsConfig};
+use crate::run::Loadline;
+
+pub(super) fn text(config: &Config, loadline: &Loadline) -> String {
+    let mut lines = format!("loadline {}", env!("CARGO_PKG_VERSION"));
+    if let Some(agent) = &config.agent {
+        add(&mut lines, "agent", &agent_line(agent, &config.reports));
+    }
+    #[cfg(feature = "host")]
+    if let (Some(host), Some(running)) = (&config.host, loadline.host()) {
+        add_host(&mut lines, config, host, running);
+    }
+    #[cfg(not(feature = "host"))]
+    let _ = loadline; // only a host has something to add
+    lines
+}
+
+fn add(lines: &mut String, what: &str, text: &str) {
+    write!(lines, "\n  {what:<8}{text}").expect("a string can be written to");
+}
+
+fn agent_line(agent: &AgentConfig, reports: &ReportsConfig) -> String {
+    let names: Vec<_> = agent
+        .metrics
+        .iter()
+        .map(|metric| metric.name.as_str())
+        .collect();
+    let full = agent.metrics.iter().filter_map(|metric| {
+        metric
+            .every
+            .checked_mul(u32::try_from(metric.window).unwrap_or(u32::MAX))
+    });
+    let first = full.max().unwrap_or(Duration::ZERO);
+    format!(
+        "machine {:?} reports {} every {:?} to {}, the first time in {first:?}",
+        agent.machine,
+        if names.is_empty() {
+            "nothing but itself".to_owned()
+        } else {
+            names.join(", ")
+        },
+        agent.interval,
+        reports.group,
+    )
+}
+
+#[cfg(feature = "host")]
+fn add_host(
+    lines: &mut String,
+    config: &Config,
+    host: &crate::config::HostConfig,
+    running: &crate::run::Host,
+) {
+    use crate::policy::Kind;
+
+    let names: Vec<_> = running
+        .joined()
+        .iter()
+        .map(|interface| &*interface.name)
+        .collect();
+    let on = if names.is_empty() {
+        "no interface (yet)".to_owned()
+    } else {
+        names.join(", ")
+    };
+    let (group, port) = (config.reports.group.ip(), running.report_port());
+    add(
+        lines,
+        "host",
+        &format!(
+            "hears {group}:{port} on {on}; policies in {}/",
+            host.policies.display()
+        ),
+    );
+    for pool in running.pools().all() {
+        let policy = |kind| {
+            let (name, status) = (pool.policy_name(kind), pool.status(kind));
+            match (status.serving, status.trouble) {
+                (None, Some(trouble)) => format!("{kind} {name} (not usable: {trouble})"),
+                _ => format!("{kind} {name}"),
+            }
+        };
+        let policies = format!("{}, {}", policy(Kind::Formula), policy(Kind::Strategy));
+        add(lines, "pool", &format!("{}: {policies}", pool.name()));
+    }
+    add(
+        lines,
+        "try",
+        &format!("curl -s http://{}/v1/target", running.http_address()),
+    );
+}

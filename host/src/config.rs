@@ -1,0 +1,544 @@
+//! The configuration file: TOML text in, a checked [`Config`] or every problem at once out.
+//!
+//! Durations are `Duration` here and `"500ms"` in the file; ratios are 0 to 1. No `Option` means
+//! "default": defaults are filled in, so that `loadline config print` shows what is in force. The
+//! environment is not read here, and secrets are named by file, never held.
+
+mod read;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use crate::report::{INTERVAL_MS_MAX, Key, Keyring, is_name};
+use read::Section;
+pub(crate) use read::nearest;
+
+/// The annotated file with every key and its default.
+pub const DEFAULT_FILE: &str = include_str!("../../config/loadline.toml");
+/// Samples of a window at most: an hour at one a second.
+pub const WINDOW_MAX: i64 = 3_600;
+/// Samples of a metric are at least this far apart: closer ones cost more than they tell.
+pub const EVERY_MIN: Duration = Duration::from_millis(10);
+/// Missed reports before a machine is gone, at most.
+pub const MISS_LIMIT_MAX: i64 = 1_000;
+
+/// What one process does.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Config {
+    /// Samples this machine and reports; `None`: it does not.
+    pub agent: Option<AgentConfig>,
+    /// How reports travel.
+    pub reports: ReportsConfig,
+    /// Receives reports and answers; `None`: it does not.
+    pub host: Option<HostConfig>,
+    /// The pools, `default` always among them.
+    #[serde(rename = "pool")]
+    pub pools: Vec<PoolConfig>,
+}
+
+/// `[agent]`
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AgentConfig {
+    /// This machine's name in reports.
+    pub machine: String,
+    /// Time between two reports.
+    #[serde(serialize_with = "as_text")]
+    pub interval: Duration,
+    /// Capacity relative to other machines, > 0.
+    pub weight: f64,
+    /// Free words for constraints and failure domains.
+    pub labels: BTreeMap<String, String>,
+    /// What is sampled.
+    #[serde(rename = "metric")]
+    pub metrics: Vec<MetricConfig>,
+    /// What is offered; empty: the service `default`.
+    #[serde(rename = "service")]
+    pub services: Vec<ServiceConfig>,
+}
+
+/// `[[agent.metric]]`
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MetricConfig {
+    /// Its name in reports.
+    pub name: String,
+    /// Where its samples come from.
+    pub source: MetricSource,
+    /// Time between two samples.
+    #[serde(serialize_with = "as_text")]
+    pub every: Duration,
+    /// Samples averaged; the agent is silent until every window is full.
+    pub window: usize,
+}
+
+/// What an agent can sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum MetricSource {
+    /// Share of all cores that is busy, 0 to 1.
+    #[serde(rename = "system:cpu")]
+    SystemCpu,
+    /// Share of memory that is not available, 0 to 1.
+    #[serde(rename = "system:memory")]
+    SystemMemory,
+}
+
+impl MetricSource {
+    const ALL: [(&str, Self); 2] = [
+        ("system:cpu", Self::SystemCpu),
+        ("system:memory", Self::SystemMemory),
+    ];
+}
+
+/// `[[agent.service]]`
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ServiceConfig {
+    /// Names the pool's service.
+    pub name: String,
+    /// `host:port` or a URL; empty: the source address of the reports.
+    pub address: String,
+    /// Capacity relative to the other machines of the service, > 0.
+    pub weight: f64,
+}
+
+/// `[reports]`
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ReportsConfig {
+    /// Which farm's reports count; two farms may share a group.
+    pub farm: String,
+    /// Multicast group and port.
+    pub group: SocketAddrV4,
+    /// Interfaces by name; empty: every one that can multicast.
+    pub interfaces: Vec<String>,
+    /// Where reports go besides the group.
+    pub send_to: Vec<Destination>,
+    /// Secrets of signed reports, the signing one first; empty: unsigned.
+    pub keys: Vec<KeyConfig>,
+}
+
+impl ReportsConfig {
+    /// Reads the secrets.
+    ///
+    /// # Errors
+    /// Every secret file that cannot be used.
+    pub fn keyring(&self) -> Result<Keyring, ConfigError> {
+        let mut problems = Vec::new();
+        let mut keys = Vec::new();
+        for (index, key) in self.keys.iter().enumerate() {
+            match key.read() {
+                Ok(key) => keys.push(key),
+                Err(what) => {
+                    problems.push(Problem {
+                        key: format!("reports.keys[{index}]"),
+                        what,
+                    });
+                }
+            }
+        }
+        if problems.is_empty() {
+            Ok(Keyring::new(keys))
+        } else {
+            Err(ConfigError { problems })
+        }
+    }
+}
+
+/// A unicast destination of reports, `udp://host:port`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destination {
+    /// Host name or address, and port.
+    pub authority: String,
+}
+
+impl Serialize for Destination {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("udp://{}", self.authority))
+    }
+}
+
+/// One of `reports.keys`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KeyConfig {
+    /// Travels with each report; not 0.
+    pub id: u32,
+    /// Holds the secret; white space around it is cut off.
+    pub secret_file: PathBuf,
+}
+
+impl KeyConfig {
+    fn read(&self) -> Result<Key, String> {
+        let file = self.secret_file.display();
+        let secret = std::fs::read(&self.secret_file)
+            .map_err(|error| format!("cannot read secret_file {file}: {error}"))?;
+        let least = crate::report::auth::SECRET_BYTES_MIN;
+        Key::new(self.id, secret.trim_ascii())
+            .ok_or_else(|| format!("the secret in {file} is shorter than {least} bytes"))
+    }
+}
+
+/// `[host]`
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HostConfig {
+    /// Where HTTP is served.
+    pub listen: SocketAddr,
+    /// Allows a `listen` address that other machines reach, without TLS.
+    pub insecure: bool,
+    /// Where policies are dropped.
+    pub policies: PathBuf,
+    /// Missed reports after which a machine is gone (plus half an interval).
+    pub miss_limit: u32,
+}
+
+/// `[[pool]]`
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PoolConfig {
+    /// What applications ask for.
+    pub name: String,
+    /// The service whose targets these are.
+    pub service: String,
+    /// The policy that computes loads.
+    pub formula: String,
+    /// Its settings.
+    pub formula_settings: serde_json::Value,
+    /// The policy that chooses.
+    pub strategy: String,
+    /// Its settings.
+    pub strategy_settings: serde_json::Value,
+}
+
+impl PoolConfig {
+    /// A pool of the service of the same name, under the default policies.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            service: name.to_owned(),
+            formula: "weighted".to_owned(),
+            formula_settings: serde_json::json!({}),
+            strategy: "p2c".to_owned(),
+            strategy_settings: serde_json::json!({}),
+        }
+    }
+}
+
+/// One thing wrong with a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The key with its path, `agent.metric[0].every`; empty: the file as a whole.
+    pub key: String,
+    /// What is wrong and what would be right.
+    pub what: String,
+}
+
+/// Everything wrong with a configuration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct ConfigError {
+    /// In the order of the file's sections.
+    pub problems: Vec<Problem>,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, Problem { key, what }) in self.problems.iter().enumerate() {
+            let line = if index == 0 { "" } else { "\n" };
+            let colon = if key.is_empty() { "" } else { ": " };
+            write!(f, "{line}{key}{colon}{what}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            agent: Some(AgentConfig::default()),
+            reports: ReportsConfig::default(),
+            host: Some(HostConfig::default()),
+            pools: vec![PoolConfig::new("default")],
+        }
+    }
+}
+
+impl Default for AgentConfig {
+    fn default() -> Self {
+        let metric = |name: &str, source| MetricConfig {
+            name: name.to_owned(),
+            source,
+            every: Duration::from_millis(500),
+            window: 5,
+        };
+        Self {
+            machine: host_name(),
+            interval: Duration::from_secs(2),
+            weight: 1.0,
+            labels: BTreeMap::new(),
+            metrics: vec![
+                metric("cpu", MetricSource::SystemCpu),
+                metric("memory", MetricSource::SystemMemory),
+            ],
+            services: Vec::new(),
+        }
+    }
+}
+
+impl Default for ReportsConfig {
+    fn default() -> Self {
+        Self {
+            farm: "default".to_owned(),
+            group: SocketAddrV4::new(Ipv4Addr::new(239, 255, 76, 76), 12_000),
+            interfaces: Vec::new(),
+            send_to: Vec::new(),
+            keys: Vec::new(),
+        }
+    }
+}
+
+impl Default for HostConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 14_000),
+            insecure: false,
+            policies: PathBuf::from("policies"),
+            miss_limit: 3,
+        }
+    }
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// Every problem of the file, or that it cannot be read.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError {
+            problems: vec![Problem {
+                key: String::new(),
+                what: format!("cannot read {}: {error}", path.display()),
+            }],
+        })?;
+        Self::parse(&text)
+    }
+
+    /// Checks a file's text.
+    ///
+    /// # Errors
+    /// Every problem of the text.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let table = text.parse::<toml::Table>().map_err(|error| ConfigError {
+            problems: vec![Problem {
+                key: String::new(),
+                what: error.to_string(),
+            }],
+        })?;
+        let mut problems = Vec::new();
+        let mut root = Section::new(table, String::new(), &mut problems);
+        let config = Self {
+            agent: root.section("agent").map(agent),
+            reports: root
+                .section("reports")
+                .map_or_else(ReportsConfig::default, reports),
+            host: root.section("host").map(host),
+            pools: pools(root.sections("pool")),
+        };
+        root.finish();
+        config.check_together(&mut problems);
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(ConfigError { problems })
+        }
+    }
+
+    /// The configuration in force, as a file.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("every field of a configuration has a TOML form")
+    }
+
+    fn check_together(&self, problems: &mut Vec<Problem>) {
+        let mut report = |key: String, what: String| problems.push(Problem { key, what });
+        if self.agent.is_none() && self.host.is_none() {
+            let what = "nothing to do: write [agent], [host] or both (without any file both run)";
+            report(String::new(), what.to_owned());
+        }
+        if let Some(name) = twice(self.pools.iter().map(|pool| &pool.name)) {
+            report("pool".to_owned(), format!("two pools are named {name:?}"));
+        }
+        if let Some(agent) = &self.agent {
+            if let Some(name) = twice(agent.metrics.iter().map(|metric| &metric.name)) {
+                report(
+                    "agent.metric".to_owned(),
+                    format!("two metrics are named {name:?}"),
+                );
+            }
+            if let Some(name) = twice(agent.services.iter().map(|service| &service.name)) {
+                report(
+                    "agent.service".to_owned(),
+                    format!("two services are named {name:?}"),
+                );
+            }
+        }
+        if let Some(id) = twice(self.reports.keys.iter().map(|key| key.id)) {
+            report(
+                "reports.keys".to_owned(),
+                format!("two keys have the id {id}"),
+            );
+        }
+        if let Some(host) = &self.host
+            && !host.insecure
+            && !host.listen.ip().is_loopback()
+        {
+            let what = format!(
+                "{} can be reached by other machines, without TLS or a password; listen on \
+                 127.0.0.1, or write insecure = true where the network is trusted",
+                host.listen
+            );
+            report("host.listen".to_owned(), what);
+        }
+    }
+}
+
+fn agent(mut section: Section<'_>) -> AgentConfig {
+    let default = AgentConfig::default();
+    let longest = Duration::from_millis(INTERVAL_MS_MAX.into());
+    let config = AgentConfig {
+        machine: section.name("machine", default.machine),
+        interval: section.duration("interval", default.interval, EVERY_MIN..=longest),
+        weight: section.weight("weight"),
+        labels: section.labels("labels"),
+        metrics: match section.sections("metric") {
+            None => default.metrics,
+            Some(sections) => sections.into_iter().map(metric).collect(),
+        },
+        services: section
+            .sections("service")
+            .into_iter()
+            .flatten()
+            .map(service)
+            .collect(),
+    };
+    section.finish();
+    config
+}
+
+fn metric(mut section: Section<'_>) -> MetricConfig {
+    let longest = Duration::from_millis(INTERVAL_MS_MAX.into());
+    let config = MetricConfig {
+        name: section.required_name("name"),
+        source: section.choice("source", &MetricSource::ALL),
+        every: section.duration("every", Duration::from_millis(500), EVERY_MIN..=longest),
+        window: section.integer("window", 5, 1..=WINDOW_MAX),
+    };
+    section.finish();
+    config
+}
+
+fn service(mut section: Section<'_>) -> ServiceConfig {
+    let config = ServiceConfig {
+        name: section.required_name("name"),
+        address: section.address("address"),
+        weight: section.weight("weight"),
+    };
+    section.finish();
+    config
+}
+
+fn reports(mut section: Section<'_>) -> ReportsConfig {
+    let default = ReportsConfig::default();
+    let config = ReportsConfig {
+        farm: section.name("farm", default.farm),
+        group: section.group("group", default.group),
+        interfaces: section.strings("interfaces"),
+        send_to: section.destinations("send_to"),
+        keys: section
+            .sections("keys")
+            .into_iter()
+            .flatten()
+            .map(key)
+            .collect(),
+    };
+    section.finish();
+    config
+}
+
+fn key(mut section: Section<'_>) -> KeyConfig {
+    section.require("id");
+    let config = KeyConfig {
+        id: section.integer("id", 0, 1..=u32::MAX.into()),
+        secret_file: section.required_string("secret_file").into(),
+    };
+    section.finish();
+    config
+}
+
+fn host(mut section: Section<'_>) -> HostConfig {
+    let default = HostConfig::default();
+    let config = HostConfig {
+        listen: section.parsed(
+            "listen",
+            default.listen,
+            "an address and port, \"127.0.0.1:14000\"",
+        ),
+        insecure: section.boolean("insecure", default.insecure),
+        policies: section
+            .string("policies")
+            .map_or(default.policies, PathBuf::from),
+        miss_limit: section.integer("miss_limit", default.miss_limit, 1..=MISS_LIMIT_MAX),
+    };
+    section.finish();
+    config
+}
+
+fn pools(sections: Option<Vec<Section<'_>>>) -> Vec<PoolConfig> {
+    let mut pools: Vec<_> = sections.into_iter().flatten().map(pool).collect();
+    if !pools.iter().any(|pool| pool.name == "default") {
+        pools.insert(0, PoolConfig::new("default"));
+    }
+    pools
+}
+
+fn pool(mut section: Section<'_>) -> PoolConfig {
+    let name = section.required_name("name");
+    let default = PoolConfig::new(&name);
+    let config = PoolConfig {
+        service: section.name("service", name),
+        formula: section.policy_name("formula", default.formula),
+        formula_settings: section.settings("formula_settings"),
+        strategy: section.policy_name("strategy", default.strategy),
+        strategy_settings: section.settings("strategy_settings"),
+        name: default.name,
+    };
+    section.finish();
+    config
+}
+
+/// A policy's name is a file's stem: letters, digits, `-`, `_` and inner dots.
+#[must_use]
+pub fn is_policy_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    is_name(name) && name.chars().all(allowed) && !name.starts_with('.') && !name.ends_with('.')
+}
+
+fn twice<T: Ord + Copy>(names: impl Iterator<Item = T>) -> Option<T> {
+    let mut seen = BTreeSet::new();
+    let mut names = names;
+    names.find(|name| !seen.insert(*name))
+}
+
+fn host_name() -> String {
+    let name = nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok());
+    name.filter(|name| is_name(name))
+        .unwrap_or_else(|| "localhost".to_owned())
+}
+
+fn as_text<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&humantime::format_duration(*duration))
+}
+
+#[cfg(test)]
+mod tests;

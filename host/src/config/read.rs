@@ -1,0 +1,413 @@
+//! One table of the configuration file: keys are taken out by name and type, and every problem is
+//! noted with its path instead of ending the reading.
+//!
+//! A wrong value reads as the default, so that one mistake gives one message. What is left when a
+//! section is finished was misspelled: the message names the nearest key that was asked for.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use std::time::Duration;
+
+use toml::{Table, Value};
+
+use super::{Destination, Problem, is_policy_name};
+use crate::report::{NAME_BYTES_MAX, is_name, is_weight};
+
+/// One table, with its path from the root.
+pub(super) struct Section<'p> {
+    table: Table,
+    path: String,
+    known: Vec<&'static str>,
+    problems: Problems<'p>,
+}
+
+/// Shared by a section and those inside it.
+type Problems<'p> = std::rc::Rc<RefCell<&'p mut Vec<Problem>>>;
+
+impl<'p> Section<'p> {
+    pub(super) fn new(table: Table, path: String, problems: &'p mut Vec<Problem>) -> Self {
+        let problems = std::rc::Rc::new(RefCell::new(problems));
+        Self {
+            table,
+            path,
+            known: Vec::new(),
+            problems,
+        }
+    }
+
+    pub(super) fn section(&mut self, key: &'static str) -> Option<Self> {
+        match self.take(key)? {
+            Value::Table(table) => Some(self.inner(table, key.to_owned())),
+            other => {
+                self.wrong(
+                    key,
+                    &format!("{} where a table [{key}] belongs", kind(&other)),
+                );
+                None
+            }
+        }
+    }
+
+    /// An array of tables; `None` where there is none.
+    pub(super) fn sections(&mut self, key: &'static str) -> Option<Vec<Self>> {
+        let Value::Array(values) = self.take(key)? else {
+            self.wrong(
+                key,
+                &format!("write each one as a table of its own, [[{key}]]"),
+            );
+            return None;
+        };
+        let mut sections = Vec::new();
+        for (index, value) in values.into_iter().enumerate() {
+            let key = format!("{key}[{index}]");
+            match value {
+                Value::Table(table) => sections.push(self.inner(table, key)),
+                other => self.wrong(&key, &format!("{} where a table belongs", kind(&other))),
+            }
+        }
+        Some(sections)
+    }
+
+    pub(super) fn string(&mut self, key: &'static str) -> Option<String> {
+        match self.take(key)? {
+            Value::String(text) => Some(text),
+            other => {
+                self.wrong(key, &format!("{} where a string belongs", kind(&other)));
+                None
+            }
+        }
+    }
+
+    pub(super) fn required_string(&mut self, key: &'static str) -> String {
+        self.require(key);
+        self.string(key).unwrap_or_default()
+    }
+
+    /// A name fit for reports, logs and URLs.
+    pub(super) fn name(&mut self, key: &'static str, default: String) -> String {
+        match self.string(key) {
+            None => default,
+            Some(name) if is_name(&name) => name,
+            Some(name) => {
+                let what = format!("1 to {NAME_BYTES_MAX} bytes without control characters");
+                self.wrong(key, &format!("{name:?} is not a name: {what}"));
+                default
+            }
+        }
+    }
+
+    pub(super) fn required_name(&mut self, key: &'static str) -> String {
+        self.require(key);
+        self.name(key, String::new())
+    }
+
+    /// Notes that a key without a default is missing.
+    pub(super) fn require(&self, key: &'static str) {
+        if !self.table.contains_key(key) {
+            self.wrong(key, "is missing");
+        }
+    }
+
+    pub(super) fn policy_name(&mut self, key: &'static str, default: String) -> String {
+        match self.string(key) {
+            None => default,
+            Some(name) if is_policy_name(&name) => name,
+            Some(name) => {
+                let what = "letters, digits, '-', '_' and '.', the file's name without its ending";
+                self.wrong(key, &format!("{name:?} is not a policy's name: {what}"));
+                default
+            }
+        }
+    }
+
+    pub(super) fn boolean(&mut self, key: &'static str, default: bool) -> bool {
+        match self.take(key) {
+            None => default,
+            Some(Value::Boolean(value)) => value,
+            Some(other) => {
+                self.wrong(
+                    key,
+                    &format!("{} where true or false belongs", kind(&other)),
+                );
+                default
+            }
+        }
+    }
+
+    pub(super) fn integer<T>(
+        &mut self,
+        key: &'static str,
+        default: T,
+        range: RangeInclusive<i64>,
+    ) -> T
+    where
+        T: TryFrom<i64>,
+    {
+        let value = match self.take(key) {
+            None => return default,
+            Some(value) => value.as_integer(),
+        };
+        let in_range = value.filter(|value| range.contains(value));
+        in_range
+            .and_then(|value| T::try_from(value).ok())
+            .unwrap_or_else(|| {
+                let (low, high) = range.into_inner();
+                self.wrong(key, &format!("must be a whole number from {low} to {high}"));
+                default
+            })
+    }
+
+    pub(super) fn weight(&mut self, key: &'static str) -> f64 {
+        match self.take(key) {
+            None => 1.0,
+            Some(value) => number(&value)
+                .filter(|value| is_weight(*value))
+                .unwrap_or_else(|| {
+                    self.wrong(key, "must be a number above 0");
+                    1.0
+                }),
+        }
+    }
+
+    pub(super) fn duration(
+        &mut self,
+        key: &'static str,
+        default: Duration,
+        range: RangeInclusive<Duration>,
+    ) -> Duration {
+        let text = match self.take(key) {
+            None => return default,
+            Some(Value::String(text)) => text,
+            Some(other) => {
+                self.wrong(
+                    key,
+                    &format!("{} where a duration like \"2s\" belongs", kind(&other)),
+                );
+                return default;
+            }
+        };
+        match humantime::parse_duration(&text) {
+            Ok(duration) if range.contains(&duration) => duration,
+            Ok(_) => {
+                let (low, high) = range.into_inner();
+                let [low, high] = [low, high].map(humantime::format_duration);
+                self.wrong(key, &format!("{text:?} is not between {low} and {high}"));
+                default
+            }
+            Err(_) => {
+                self.wrong(
+                    key,
+                    &format!("{text:?} is not a duration like \"500ms\" or \"2s\""),
+                );
+                default
+            }
+        }
+    }
+
+    pub(super) fn parsed<T: FromStr>(&mut self, key: &'static str, default: T, wanted: &str) -> T {
+        match self.string(key) {
+            None => default,
+            Some(text) => text.parse().unwrap_or_else(|_| {
+                self.wrong(key, &format!("{text:?} is not {wanted}"));
+                default
+            }),
+        }
+    }
+
+    pub(super) fn group(&mut self, key: &'static str, default: SocketAddrV4) -> SocketAddrV4 {
+        let wanted = "an IPv4 multicast address and port, \"239.255.76.76:12000\"";
+        let group = self.parsed(key, default, wanted);
+        if group.ip().is_multicast() {
+            return group;
+        }
+        self.wrong(
+            key,
+            &format!("{group} is not {wanted} (224.0.0.0 to 239.255.255.255)"),
+        );
+        default
+    }
+
+    pub(super) fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&str, T)]) -> T {
+        let written = self.required_string(key);
+        if let Some((_, choice)) = choices.iter().find(|(name, _)| *name == written) {
+            return *choice;
+        }
+        if !written.is_empty() {
+            let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
+            let hint = nearest(&written, names.iter().copied()).map_or_else(String::new, did_you);
+            let what = format!("{written:?} is not one of {}{hint}", names.join(", "));
+            self.wrong(key, &what);
+        }
+        choices[0].1
+    }
+
+    pub(super) fn strings(&mut self, key: &'static str) -> Vec<String> {
+        let Some(value) = self.take(key) else {
+            return Vec::new();
+        };
+        let strings = value.as_array().and_then(|values| {
+            values
+                .iter()
+                .map(|value| value.as_str().map(str::to_owned))
+                .collect()
+        });
+        strings.unwrap_or_else(|| {
+            self.wrong(key, "must be a list of strings");
+            Vec::new()
+        })
+    }
+
+    pub(super) fn destinations(&mut self, key: &'static str) -> Vec<Destination> {
+        let mut destinations = Vec::new();
+        for text in self.strings(key) {
+            let authority = text
+                .strip_prefix("udp://")
+                .filter(|rest| is_authority(rest));
+            match authority {
+                Some(authority) => {
+                    destinations.push(Destination {
+                        authority: authority.to_owned(),
+                    });
+                }
+                None => {
+                    self.wrong(
+                        key,
+                        &format!("{text:?} is not of the form \"udp://host:12000\""),
+                    );
+                }
+            }
+        }
+        destinations
+    }
+
+    /// A service's address: empty, `host:port` or a URL.
+    pub(super) fn address(&mut self, key: &'static str) -> String {
+        let address = self.string(key).unwrap_or_default();
+        let rest = address
+            .split_once("://")
+            .map_or(&*address, |(_, rest)| rest);
+        let fits = rest.len() <= NAME_BYTES_MAX && !rest.contains(|c: char| c.is_control());
+        if address.is_empty() || (fits && !rest.is_empty() && !rest.contains(' ')) {
+            return address;
+        }
+        self.wrong(key, &format!("{address:?} is not \"host:port\" or a URL"));
+        String::new()
+    }
+
+    pub(super) fn labels(&mut self, key: &'static str) -> BTreeMap<String, String> {
+        let Some(value) = self.take(key) else {
+            return BTreeMap::new();
+        };
+        let labels = value.as_table().and_then(|table| {
+            let text = |value: &Value| value.as_str().map(str::to_owned);
+            table
+                .iter()
+                .map(|(name, value)| Some((name.clone(), text(value)?)))
+                .collect()
+        });
+        labels.unwrap_or_else(|| {
+            self.wrong(key, "must be a table of strings, { zone = \"a\" }");
+            BTreeMap::new()
+        })
+    }
+
+    /// A policy's settings, as the JSON that it gets.
+    pub(super) fn settings(&mut self, key: &'static str) -> serde_json::Value {
+        match self.take(key) {
+            None => serde_json::json!({}),
+            Some(Value::Table(table)) => serde_json::to_value(table).unwrap_or_else(|error| {
+                self.wrong(key, &format!("has no JSON form: {error}"));
+                serde_json::json!({})
+            }),
+            Some(other) => {
+                self.wrong(key, &format!("{} where a table belongs", kind(&other)));
+                serde_json::json!({})
+            }
+        }
+    }
+
+    /// Notes every key that nobody asked for.
+    pub(super) fn finish(self) {
+        for key in self.table.keys() {
+            let near = nearest(key, self.known.iter().copied());
+            let hint = near.map_or_else(
+                || format!(" (known here: {})", self.known.join(", ")),
+                did_you,
+            );
+            self.wrong(key, &format!("unknown key{hint}"));
+        }
+    }
+
+    fn take(&mut self, key: &'static str) -> Option<Value> {
+        self.known.push(key);
+        self.table.remove(key)
+    }
+
+    fn inner(&self, table: Table, key: String) -> Self {
+        let problems = std::rc::Rc::clone(&self.problems);
+        Self {
+            table,
+            path: self.path_of(&key),
+            known: Vec::new(),
+            problems,
+        }
+    }
+
+    fn path_of(&self, key: &str) -> String {
+        if self.path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.path)
+        }
+    }
+
+    fn wrong(&self, key: &str, what: &str) {
+        let problem = Problem {
+            key: self.path_of(key),
+            what: what.to_owned(),
+        };
+        self.problems.borrow_mut().push(problem);
+    }
+}
+
+/// The known name that is most like a misspelled one.
+pub(crate) fn nearest<'a>(written: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let scored = known.map(|name| (strsim::jaro_winkler(written, name), name));
+    let best = scored.max_by(|a, b| a.0.total_cmp(&b.0));
+    best.filter(|(likeness, _)| *likeness > 0.75)
+        .map(|(_, name)| name)
+}
+
+fn did_you(near: &str) -> String {
+    format!(", did you mean {near}?")
+}
+
+fn is_authority(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(host, port)| {
+        is_name(host) && !host.contains(['/', ' ']) && port.parse::<u16>().is_ok_and(|p| p > 0)
+    })
+}
+
+fn number(value: &Value) -> Option<f64> {
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a weight above 2^53 is no real weight"
+    )]
+    let from_integer = value.as_integer().map(|integer| integer as f64);
+    value.as_float().or(from_integer)
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::String(_) => "a string",
+        Value::Integer(_) => "a whole number",
+        Value::Float(_) => "a number",
+        Value::Boolean(_) => "true or false",
+        Value::Datetime(_) => "a date",
+        Value::Array(_) => "a list",
+        Value::Table(_) => "a table",
+    }
+}

@@ -1,0 +1,192 @@
+use std::net::Ipv4Addr;
+
+use super::*;
+
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+fn report(machine: &str, boot: u64, seq: u64) -> Report<'_> {
+    Report {
+        farm: "farm",
+        machine,
+        boot,
+        seq,
+        interval_ms: 1_000,
+        delay_ms: 0,
+        state: State::Ready,
+        weight: 1.0,
+        metrics: Metrics {
+            names: vec!["cpu"],
+            values: vec![0.5],
+        },
+        services: Vec::new(),
+        labels: Vec::new(),
+    }
+}
+
+fn fleet() -> Fleet {
+    Fleet::new("farm".to_owned(), 3)
+}
+
+fn alive(fleet: &Fleet) -> Vec<&str> {
+    fleet
+        .machines()
+        .filter(|(_, m)| m.alive)
+        .map(|(_, m)| &*m.name)
+        .collect()
+}
+
+#[test]
+fn older_report_does_not_replace_newer() {
+    let mut fleet = fleet();
+    let first = fleet.apply(&report("a", 5, 7), HERE, 0);
+    assert!(matches!(first, Applied::Changed(_)));
+    assert_eq!(fleet.apply(&report("a", 5, 7), HERE, 1), Applied::Duplicate);
+    assert_eq!(fleet.apply(&report("a", 5, 6), HERE, 1), Applied::Older);
+    assert_eq!(fleet.apply(&report("a", 4, 99), HERE, 1), Applied::OldBoot);
+    assert_eq!(
+        fleet.apply(&report("a", 6, 1), HERE, 1),
+        first,
+        "a restarted agent"
+    );
+    let foreign = Report {
+        farm: "other",
+        ..report("a", 9, 9)
+    };
+    assert_eq!(fleet.apply(&foreign, HERE, 1), Applied::ForeignFarm);
+}
+
+#[test]
+fn gone_after_three_missed_reports_and_a_half() {
+    let mut fleet = fleet();
+    fleet.apply(&report("a", 1, 1), HERE, 0);
+    assert!(fleet.expire(3_500).is_empty());
+    assert_eq!(fleet.expire(3_501).len(), 1);
+    assert!(fleet.expire(3_502).is_empty(), "gone is said once");
+    assert!(alive(&fleet).is_empty());
+    fleet.apply(&report("a", 1, 9), HERE, 10_000);
+    assert_eq!(alive(&fleet), ["a"]);
+}
+
+#[test]
+fn one_late_report_is_no_death() {
+    let mut fleet = fleet();
+    for seq in 1..100 {
+        // Every third report is lost, the others are late by up to 900 ms.
+        let received_ms = seq * 1_000 + (seq * 7_919) % 900;
+        assert!(fleet.expire(received_ms).is_empty());
+        if seq % 3 != 0 {
+            fleet.apply(&report("a", 1, seq), HERE, received_ms);
+        }
+    }
+    let (_, machine) = fleet.by_name("a").expect("known");
+    assert_eq!(machine.loss.lost, 32);
+}
+
+#[test]
+fn leaving_takes_out_at_once() {
+    let mut fleet = fleet();
+    fleet.apply(&report("a", 1, 1), HERE, 0);
+    fleet.apply(
+        &Report {
+            state: State::Leaving,
+            ..report("a", 1, 2)
+        },
+        HERE,
+        10,
+    );
+    assert!(alive(&fleet).is_empty());
+    assert!(fleet.expire(11).is_empty());
+}
+
+#[test]
+fn what_is_gone_is_forgotten_and_its_number_used_again() {
+    let mut fleet = fleet();
+    let Applied::Changed(first) = fleet.apply(&report("a", 1, 1), HERE, 0) else {
+        panic!("a new machine");
+    };
+    fleet.expire(5_000);
+    fleet.expire(FORGET_AFTER_MS + 1);
+    assert_eq!(fleet.machines().count(), 0);
+    assert_eq!(
+        fleet.apply(&report("b", 1, 1), HERE, 0),
+        Applied::Changed(first)
+    );
+    assert!(fleet.by_name("a").is_none());
+}
+
+#[test]
+fn age_counts_from_the_capture() {
+    let mut fleet = fleet();
+    fleet.apply(
+        &Report {
+            delay_ms: 300,
+            ..report("a", 1, 1)
+        },
+        HERE,
+        1_000,
+    );
+    let (_, machine) = fleet.by_name("a").expect("known");
+    assert_eq!((machine.received_ms, machine.captured_ms), (1_000, 700));
+}
+
+#[test]
+fn same_metric_names_are_shared() {
+    let mut fleet = fleet();
+    fleet.apply(&report("a", 1, 1), HERE, 0);
+    fleet.apply(&report("b", 1, 1), HERE, 0);
+    fleet.apply(&report("b", 1, 2), HERE, 0);
+    let names = |name| &fleet.by_name(name).expect("known").1.metrics.names;
+    assert!(Arc::ptr_eq(names("a"), names("b")));
+}
+
+#[test]
+fn not_a_number_is_not_reported() {
+    let mut fleet = fleet();
+    let metrics = Metrics {
+        names: vec!["cpu", "memory"],
+        values: vec![f64::NAN, 0.25],
+    };
+    fleet.apply(
+        &Report {
+            metrics,
+            ..report("a", 1, 1)
+        },
+        HERE,
+        0,
+    );
+    let (_, machine) = fleet.by_name("a").expect("known");
+    assert_eq!(machine.metrics.get("cpu"), None);
+    assert_eq!(machine.metrics.get("memory"), Some(0.25));
+}
+
+#[test]
+fn services_come_change_and_go() {
+    let mut fleet = fleet();
+    let service = |name, address| Service {
+        name,
+        address,
+        weight: 2.0,
+        metrics: Metrics::default(),
+        accepted: 0,
+        completed: 0,
+        in_flight: 3,
+    };
+    fleet.apply(&report("a", 1, 1), HERE, 0);
+    assert_eq!(
+        &*fleet.by_name("a").expect("known").1.services[0].name,
+        DEFAULT_SERVICE
+    );
+    let services = vec![service("web", "10.0.0.1:80"), service("api", "")];
+    fleet.apply(
+        &Report {
+            services,
+            ..report("a", 1, 2)
+        },
+        HERE,
+        0,
+    );
+    let machine = fleet.by_name("a").expect("known").1;
+    assert_eq!(&*machine.address_of(&machine.services[0]), "10.0.0.1:80");
+    assert_eq!(&*machine.address_of(&machine.services[1]), "127.0.0.1");
+    assert_eq!(machine.services[1].in_flight, 3);
+}

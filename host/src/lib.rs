@@ -1,0 +1,31 @@
+//! Loadline: which machine should take this work?
+//!
+//! Modules stand in the order in which data flows, and each uses only what stands before it: a
+//! [`report`] is made by the [`agent`], travels over a [`transport`], lands in the [`fleet`], is
+//! scored by a [`policy`] (the formula) and offered to a [`pick`] (by the strategy), which the
+//! [`api`] serves; [`run`] starts all of it. [`config`], [`telemetry`] and [`clock`] stand beside,
+//! [`cli`] in front.
+//!
+//! The walk of a request is [`pick::pick`], the walk of a report [`pick::intake::Intake::take`]. The
+//! features `agent` and `host` leave out what the other role needs.
+
+#[cfg(feature = "host")]
+pub mod clock;
+pub mod config;
+pub mod telemetry;
+
+pub mod report;
+#[cfg(feature = "agent")]
+pub mod agent;
+pub mod transport;
+#[cfg(feature = "host")]
+pub mod fleet;
+#[cfg(feature = "host")]
+pub mod policy;
+#[cfg(feature = "host")]
+pub mod pick;
+#[cfg(feature = "host")]
+pub mod api;
+pub mod run;
+
+pub mod cli;

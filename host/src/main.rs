@@ -1,0 +1,7 @@
+//! The program `loadline`; everything is in [`loadline::cli`].
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    loadline::cli::main()
+}

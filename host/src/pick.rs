@@ -1,0 +1,219 @@
+//! The walk of one request: pool → strategy → checked answer.
+//!
+//! [`pick`] is that walk in one screenful; read it first. [`pool`] holds what it needs, [`table`] the
+//! targets, [`native`] the choice without a guest. The other side of a pool is [`intake`]: datagram →
+//! fleet → formula ([`score`]) → the strategy's update. [`supply`] gives both sides new guests.
+//!
+//! Invariant: with an eligible target in the pool a pick is answered, whatever the policies do.
+
+pub mod intake;
+mod native;
+pub mod pool;
+mod score;
+pub mod supply;
+mod table;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+
+use crate::clock::Clock;
+use crate::config::PoolConfig;
+use crate::policy::Generation;
+use pool::{Ask, Pool};
+
+/// Targets of one answer at most.
+pub const TARGETS_MAX: usize = 16;
+
+/// Everything a request needs, shared by all of them.
+#[derive(Debug)]
+pub struct Pools {
+    pools: Vec<Arc<Pool>>,
+    clock: Clock,
+    decisions: AtomicU64,
+    /// Tells this run's decisions from another's.
+    run: u32,
+}
+
+/// One request for a target.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PickRequest {
+    /// The pool's name; empty: `default`.
+    pub pool: String,
+    /// What the client is known by; empty: nothing.
+    pub key: String,
+    /// How many ranked targets; 0 counts as 1, and more than [`TARGETS_MAX`] as that.
+    pub n: usize,
+    /// Machines that are not wanted.
+    pub exclude: Vec<String>,
+}
+
+/// One picked target.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Picked {
+    /// The machine's name.
+    pub machine: Arc<str>,
+    /// Where to send the work.
+    pub address: Arc<str>,
+    /// The formula's answer; NaN: not known.
+    pub load: f64,
+}
+
+/// The answer to a request, and how it came about.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// The one to use.
+    pub target: Picked,
+    /// The next best ones, best first.
+    pub others: Vec<Picked>,
+    /// The pool that was asked.
+    pub pool: Arc<Pool>,
+    /// Names this pick.
+    pub decision: String,
+    /// Who chose: the strategy's generation, or why it was not asked.
+    pub strategy: Result<Generation, Arc<str>>,
+}
+
+/// Why there is no target.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PickError {
+    /// No such pool.
+    #[error("there is no pool {name:?}")]
+    UnknownPool {
+        /// As asked.
+        name: String,
+        /// The pool with the most similar name.
+        nearest: Option<String>,
+    },
+    /// The pool has no eligible target, or none that is not excluded.
+    #[error(
+        "no target of pool {pool:?} is eligible: {known} known, {excluded} excluded by the request"
+    )]
+    NobodyEligible {
+        /// The pool.
+        pool: String,
+        /// Targets in it, alive or not.
+        known: usize,
+        /// Machines that the request does not want.
+        excluded: usize,
+    },
+}
+
+/// Picks a target for one request.
+///
+/// # Errors
+/// The pool does not exist or has no eligible target; never because of a policy.
+pub fn pick(pools: &Pools, request: &PickRequest) -> Result<Answer, PickError> {
+    let pool = pools.get(&request.pool)?;
+    let ask = Ask::new(request, pools.clock.now_ms());
+    let (mut targets, strategy) = match pool.ask_guest(&ask) {
+        Ok((targets, generation)) => (targets, Ok(generation)),
+        Err(why) => (pool.ask_native(&ask), Err(why)),
+    };
+    pool.count(strategy.is_ok(), targets.is_empty());
+    if targets.is_empty() {
+        let (known, excluded) = (pool.targets(), request.exclude.len());
+        let pool = pool.name().to_owned();
+        return Err(PickError::NobodyEligible {
+            pool,
+            known,
+            excluded,
+        });
+    }
+    let target = targets.remove(0);
+    let decision = pools.next_decision();
+    Ok(Answer {
+        target,
+        others: targets,
+        pool: Arc::clone(pool),
+        decision,
+        strategy,
+    })
+}
+
+impl Pools {
+    /// These pools, picked from by this clock.
+    #[must_use]
+    pub fn new(pools: Vec<Arc<Pool>>, clock: Clock) -> Self {
+        Self {
+            pools,
+            clock,
+            decisions: AtomicU64::new(0),
+            run: fastrand::u32(..),
+        }
+    }
+
+    /// A pool by its name; the empty name is `default`.
+    ///
+    /// # Errors
+    /// There is none, with the nearest name.
+    pub fn get(&self, name: &str) -> Result<&Arc<Pool>, PickError> {
+        let wanted = if name.is_empty() { "default" } else { name };
+        self.pools
+            .iter()
+            .find(|pool| pool.name() == wanted)
+            .ok_or_else(|| {
+                let names = self.pools.iter().map(|pool| pool.name());
+                let nearest = crate::config::nearest(wanted, names).map(str::to_owned);
+                PickError::UnknownPool {
+                    name: wanted.to_owned(),
+                    nearest,
+                }
+            })
+    }
+
+    /// All pools, in the configuration's order.
+    #[must_use]
+    pub fn all(&self) -> &[Arc<Pool>] {
+        &self.pools
+    }
+
+    /// The clock that dates everything.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    fn next_decision(&self) -> String {
+        let number = self.decisions.fetch_add(1, Ordering::Relaxed);
+        format!("{:08x}-{number:x}", self.run)
+    }
+}
+
+/// The configured pools, still without guests; these ask `supply` for new ones.
+#[must_use]
+pub fn build_pools(configs: &[PoolConfig], supply: &Sender<supply::Event>) -> Vec<Arc<Pool>> {
+    let pool = |(index, config): (usize, &PoolConfig)| {
+        Arc::new(Pool::new(index, config.clone(), supply.clone()))
+    };
+    configs.iter().enumerate().map(pool).collect()
+}
+
+/// The number of a client's key for strategies; 0 for no key.
+///
+/// FNV-1a with the finalizer of `SplitMix64`, the same on every host and in every version, so that
+/// all hosts hash a client to the same target.
+#[must_use]
+pub fn key_hash(key: &str) -> u64 {
+    if key.is_empty() {
+        return 0;
+    }
+    let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let mut hash = key.bytes().fold(0xcbf2_9ce4_8422_2325, fnv);
+    hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (hash ^ (hash >> 31)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_hash_is_the_same_for_ever() {
+        assert_eq!(key_hash(""), 0);
+        assert_eq!(key_hash("client-1"), key_hash("client-1"));
+        assert_ne!(key_hash("client-1"), key_hash("client-2"));
+        assert_eq!(key_hash("a"), 0x02b4_7a28_9f6e_1eb5);
+    }
+}

@@ -1,0 +1,93 @@
+//! The choice without a guest: lowest load plus own picks.
+//!
+//! Each pick since the last report is priced at the mean known load, because what one pick adds is
+//! not known: where loads are alike this goes round, where one is far below it fills up first, and no
+//! herd forms either way. Unknown loads come last; ties go to the fewest picks per weight, then to
+//! the lowest slot. Cost O(n).
+
+use super::table::{Row, Table};
+
+/// The best eligible target that is not excluded.
+pub(super) fn best(table: &Table, is_excluded: impl Fn(u32, &Row) -> bool) -> Option<u32> {
+    let price = mean_load(table);
+    let eligible = table.rows().filter(|(_, row)| row.fresh.eligible);
+    let allowed = eligible.filter(|(slot, row)| !is_excluded(*slot, row));
+    let cost = |row: &Row| {
+        let share = f64::from(row.picks()) / row.fresh.weight;
+        (
+            row.fresh.load.is_nan(),
+            row.fresh.load + share * price,
+            share,
+        )
+    };
+    let scored = allowed.map(|(slot, row)| (cost(row), slot));
+    let best = scored.min_by(
+        |((a_unknown, a_load, a_share), _), ((b_unknown, b_load, b_share), _)| {
+            let known = a_unknown.cmp(b_unknown);
+            known
+                .then(a_load.total_cmp(b_load))
+                .then(a_share.total_cmp(b_share))
+        },
+    );
+    best.map(|(_, slot)| slot)
+}
+
+fn mean_load(table: &Table) -> f64 {
+    let loads = table
+        .rows()
+        .map(|(_, row)| row.fresh.load)
+        .filter(|load| !load.is_nan());
+    let (sum, count) = loads.fold((0.0, 0.0_f64), |(sum, count), load| {
+        (sum + load, count + 1.0)
+    });
+    sum / count.max(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::Fresh;
+    use super::*;
+
+    fn picks(loads: &[f64], count: u32) -> Vec<u32> {
+        let mut table = Table::default();
+        for (slot, load) in (0..).zip(loads) {
+            let (machine, address) = (format!("m{slot}").into(), "".into());
+            let (missing, load) = (Vec::new(), *load);
+            let (weight, in_flight, eligible, captured_ms) = (1.0, 0, true, 0);
+            let fresh = Fresh {
+                machine,
+                address,
+                load,
+                weight,
+                in_flight,
+                eligible,
+                captured_ms,
+                missing,
+            };
+            table.put(slot, fresh);
+        }
+        let pick = |now_ms| {
+            let slot = best(&table, |_, _| false)?;
+            table.count_pick(slot, now_ms);
+            Some(slot)
+        };
+        (1..=u64::from(count)).filter_map(pick).collect()
+    }
+
+    #[test]
+    fn lowest_first_then_round_and_never_a_herd() {
+        assert_eq!(picks(&[0.5, 0.1, 0.5], 4), [1, 1, 0, 2]);
+        assert_eq!(
+            picks(&[0.0, 0.0], 4),
+            [0, 1, 0, 1],
+            "loads of zero go round"
+        );
+    }
+
+    #[test]
+    fn unknown_loads_serve_when_there_is_no_other() {
+        assert_eq!(picks(&[f64::NAN, 5.0], 3), [1, 1, 1]);
+        assert_eq!(picks(&[f64::NAN, f64::NAN], 2), [0, 1]);
+        assert_eq!(picks(&[], 1), []);
+    }
+}

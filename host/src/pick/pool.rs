@@ -1,0 +1,475 @@
+//! A pool: the targets of one service, its strategy's guest, and what the two sides share.
+//!
+//! Two locks, always taken in this order: the strategy's guest, then the table. The table is held for
+//! moments and never across a guest call, so that a native answer needs no guest. A request waits at
+//! most [`GUEST_WAIT`] for the guest; the guest itself is bounded by its deadlines. Table and guest
+//! change together under the guest's lock: an answer that does not fit the table is the guest's fault.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::native;
+use super::supply::Event;
+use super::table::{Fresh, Row, Table};
+use super::{PickRequest, Picked, TARGETS_MAX, key_hash};
+use crate::config::PoolConfig;
+use crate::policy::guest::{Request, TargetView};
+use crate::policy::{CallError, Generation, Kind, StrategyGuest};
+
+/// What a request waits for the guest at most; then it is answered natively.
+const GUEST_WAIT: Duration = Duration::from_millis(2);
+/// Targets of one `update`: bounds how long the guest's lock is held at a stretch.
+const UPDATE_ROWS_MAX: usize = 1_024;
+
+/// The targets of one service under one formula and one strategy.
+#[derive(Debug)]
+pub struct Pool {
+    /// As configured.
+    pub config: PoolConfig,
+    index: usize,
+    strategy: Mutex<Seat>,
+    table: Mutex<Table>,
+    /// What is shown of each policy; never locked together with the others.
+    statuses: [Mutex<PolicyStatus>; 2],
+    counts: Counts,
+    supply: Sender<Event>,
+}
+
+/// Where a guest sits, or why nobody does.
+enum Seat {
+    Guest(Box<StrategyGuest>),
+    Native(Arc<str>),
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Guest(guest) => write!(f, "guest {}", guest.generation),
+            Self::Native(why) => write!(f, "native: {why}"),
+        }
+    }
+}
+
+/// How one of a pool's policies is doing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PolicyStatus {
+    /// The generation that decides; `None`: native answers.
+    pub serving: Option<Generation>,
+    /// Why native answers are given, or why the newest generation is not used.
+    pub trouble: Option<Arc<str>>,
+    /// Faults of its guests.
+    pub faults: u64,
+    /// Swaps to another generation.
+    pub swaps: u64,
+}
+
+/// What was answered how often.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Picks that the strategy's guest chose.
+    pub by_guest: AtomicU64,
+    /// Picks that were chosen natively.
+    pub by_native: AtomicU64,
+    /// Requests without an eligible target.
+    pub nobody: AtomicU64,
+    /// Loads that were NaN, infinite or negative.
+    pub bad_loads: AtomicU64,
+}
+
+/// A request as the guest and the table understand it.
+pub(super) struct Ask<'r> {
+    request: Request,
+    n: usize,
+    exclude: &'r [String],
+}
+
+impl<'r> Ask<'r> {
+    pub(super) fn new(request: &'r PickRequest, now_ms: u64) -> Self {
+        Self {
+            request: Request {
+                key: key_hash(&request.key),
+                class: 0,
+                cost: 1.0,
+                now_ms,
+                random: fastrand::u64(..),
+            },
+            n: request.n.clamp(1, TARGETS_MAX),
+            exclude: &request.exclude,
+        }
+    }
+
+    fn excludes(&self, row: &Row) -> bool {
+        self.exclude
+            .iter()
+            .any(|machine| **machine == *row.fresh.machine)
+    }
+}
+
+/// What a target looks like from the other side of the pool.
+#[derive(Debug, Clone)]
+pub struct TargetStatus {
+    /// The machine's name.
+    pub machine: Arc<str>,
+    /// Where to send work.
+    pub address: Arc<str>,
+    /// NaN: not known.
+    pub load: f64,
+    /// Whether it may be picked.
+    pub eligible: bool,
+    /// Picks since the capture of its report.
+    pub picks: u32,
+    /// Metrics that the formula needs and the target does not report.
+    pub missing: Vec<Arc<str>>,
+}
+
+impl Pool {
+    pub(super) fn new(index: usize, config: PoolConfig, supply: Sender<Event>) -> Self {
+        let not_yet: Arc<str> = "not loaded yet".into();
+        Self {
+            config,
+            index,
+            strategy: Mutex::new(Seat::Native(not_yet)),
+            table: Mutex::default(),
+            statuses: [Mutex::default(), Mutex::default()],
+            counts: Counts::default(),
+            supply,
+        }
+    }
+
+    /// As configured.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Targets known, eligible or not.
+    #[must_use]
+    pub fn targets(&self) -> usize {
+        self.table.lock().rows().count()
+    }
+
+    /// Targets that may be picked.
+    #[must_use]
+    pub fn eligible(&self) -> usize {
+        self.table.lock().eligible()
+    }
+
+    /// Every target.
+    #[must_use]
+    pub fn target_statuses(&self) -> Vec<TargetStatus> {
+        let status = |row: &Row| TargetStatus {
+            machine: Arc::clone(&row.fresh.machine),
+            address: Arc::clone(&row.fresh.address),
+            load: row.fresh.load,
+            eligible: row.fresh.eligible,
+            picks: row.picks(),
+            missing: row.fresh.missing.clone(),
+        };
+        self.table
+            .lock()
+            .rows()
+            .map(|(_, row)| status(row))
+            .collect()
+    }
+
+    /// How one of its policies is doing.
+    #[must_use]
+    pub fn status(&self, kind: Kind) -> PolicyStatus {
+        self.status_of(kind).lock().clone()
+    }
+
+    /// What was answered how often.
+    #[must_use]
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// The policy's configured name.
+    #[must_use]
+    pub fn policy_name(&self, kind: Kind) -> &str {
+        match kind {
+            Kind::Formula => &self.config.formula,
+            Kind::Strategy => &self.config.strategy,
+        }
+    }
+
+    /// The strategy's ranked choice, each target checked; or why the guest did not choose.
+    pub(super) fn ask_guest(&self, ask: &Ask<'_>) -> Result<(Vec<Picked>, Generation), Arc<str>> {
+        let Some(mut seat) = self.strategy.try_lock_for(GUEST_WAIT) else {
+            return Err("busy".into());
+        };
+        let guest = match &mut *seat {
+            Seat::Guest(guest) => guest,
+            Seat::Native(why) => return Err(Arc::clone(why)),
+        };
+        match self.choose(guest, ask) {
+            Ok(targets) if targets.is_empty() && self.has_candidate(ask) => Err("no answer".into()),
+            Ok(targets) => Ok((targets, guest.generation)),
+            Err(fault) => Err(self.vacate(&mut seat, Kind::Strategy, &fault)),
+        }
+    }
+
+    /// The choice without a guest.
+    pub(super) fn ask_native(&self, ask: &Ask<'_>) -> Vec<Picked> {
+        let mut table = self.table.lock();
+        let mut slots: Vec<u32> = Vec::new();
+        while slots.len() < ask.n {
+            let taken = |slot, row: &Row| slots.contains(&slot) || ask.excludes(row);
+            let Some(slot) = native::best(&table, taken) else {
+                break;
+            };
+            slots.push(slot);
+        }
+        if let Some(first) = slots.first() {
+            table.count_pick(*first, ask.request.now_ms);
+        }
+        slots
+            .iter()
+            .filter_map(|slot| table.get(*slot).map(Picked::of))
+            .collect()
+    }
+
+    pub(super) fn count(&self, by_guest: bool, nobody: bool) {
+        let counter = match (nobody, by_guest) {
+            (true, _) => &self.counts.nobody,
+            (false, true) => &self.counts.by_guest,
+            (false, false) => &self.counts.by_native,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Asks the guest for `n` different targets, best first, and counts the first one as picked.
+    fn choose(&self, guest: &mut StrategyGuest, ask: &Ask<'_>) -> Result<Vec<Picked>, CallError> {
+        let mut picked = Vec::with_capacity(ask.n);
+        let mut wrong = Vec::new(); // the guest counted them as picked, and they were not
+        let mut chosen = Vec::with_capacity(ask.n);
+        if let Some(slot) = guest.pick(ask.request)? {
+            match self
+                .take(slot, ask, true)
+                .map_err(|what| guest.nonsense("pick", what))?
+            {
+                Some(target) => {
+                    picked.push(target);
+                    chosen.push(slot);
+                }
+                None => wrong.push(slot),
+            }
+        }
+        while picked.len() < ask.n && (ask.n > 1 || !ask.exclude.is_empty()) {
+            let candidates = self.candidates(ask, &chosen);
+            if candidates.is_empty() {
+                break;
+            }
+            let Some(slot) = guest.pick_among(ask.request, &candidates)? else {
+                break;
+            };
+            if !candidates.contains(&slot) {
+                let what = format!("slot {slot} is not one of the candidates");
+                return Err(guest.nonsense("pick-among", what));
+            }
+            let is_first = picked.is_empty();
+            let taken = self.take(slot, ask, is_first);
+            picked.extend(taken.map_err(|what| guest.nonsense("pick-among", what))?);
+            chosen.push(slot);
+            if !is_first {
+                wrong.push(slot);
+            }
+        }
+        self.correct(guest, &wrong, ask.request.now_ms)?;
+        Ok(picked)
+    }
+
+    /// Checks a slot that the guest answered; `None`: the request does not want it.
+    fn take(&self, slot: u32, ask: &Ask<'_>, count: bool) -> Result<Option<Picked>, String> {
+        let mut table = self.table.lock();
+        let row = table
+            .get(slot)
+            .ok_or_else(|| format!("slot {slot} holds no target"))?;
+        if !row.fresh.eligible {
+            return Err(format!(
+                "slot {slot} is {} and may not be picked",
+                row.fresh.machine
+            ));
+        }
+        if ask.excludes(row) {
+            return Ok(None);
+        }
+        let picked = Picked::of(row);
+        if count {
+            table.count_pick(slot, ask.request.now_ms);
+        }
+        Ok(Some(picked))
+    }
+
+    fn candidates(&self, ask: &Ask<'_>, chosen: &[u32]) -> Vec<u32> {
+        let table = self.table.lock();
+        let wanted = |(slot, row): &(u32, &Row)| {
+            row.fresh.eligible && !ask.excludes(row) && !chosen.contains(slot)
+        };
+        table.rows().filter(wanted).map(|(slot, _)| slot).collect()
+    }
+
+    fn has_candidate(&self, ask: &Ask<'_>) -> bool {
+        let table = self.table.lock();
+        table.eligible() > 0
+            && table
+                .rows()
+                .any(|(_, row)| row.fresh.eligible && !ask.excludes(row))
+    }
+
+    /// Tells the guest the true state of targets that it believes picked.
+    fn correct(
+        &self,
+        guest: &mut StrategyGuest,
+        slots: &[u32],
+        now_ms: u64,
+    ) -> Result<(), CallError> {
+        if slots.is_empty() {
+            return Ok(());
+        }
+        let views: Vec<_> = {
+            let table = self.table.lock();
+            slots
+                .iter()
+                .filter_map(|slot| table.view(*slot, now_ms))
+                .collect()
+        };
+        guest.update(now_ms, &views)
+    }
+
+    /// Writes targets and tells the guest.
+    pub(super) fn publish(&self, left: &[u32], fresh: Vec<(u32, Fresh)>, now_ms: u64) {
+        let mut seat = self.strategy.lock();
+        let views: Vec<_> = {
+            let mut table = self.table.lock();
+            left.iter().for_each(|slot| table.remove(*slot));
+            let put = |(slot, fresh)| {
+                table.put(slot, fresh);
+                table.view(slot, now_ms)
+            };
+            fresh.into_iter().filter_map(put).collect()
+        };
+        if let Seat::Guest(guest) = &mut *seat
+            && let Err(fault) = tell(guest, left, &views, now_ms)
+        {
+            self.vacate(&mut seat, Kind::Strategy, &fault);
+        }
+    }
+
+    /// Puts a configured guest in the seat: feeds it the fleet, carries the old one's state over and
+    /// swaps. Requests are served by the old one meanwhile, but for the last moment.
+    ///
+    /// # Errors
+    /// The new guest failed; the old one stays.
+    pub(super) fn seat_strategy(
+        &self,
+        mut guest: StrategyGuest,
+        now_ms: u64,
+    ) -> Result<(), CallError> {
+        let generation = guest.generation;
+        let (version, snapshot) = self.table.lock().snapshot(now_ms);
+        tell(&mut guest, &[], &snapshot, now_ms)?;
+        let mut seat = self.strategy.lock();
+        let (left, changed) = self.table.lock().since(version, &snapshot, now_ms);
+        tell(&mut guest, &left, &changed, now_ms)?;
+        if let Seat::Guest(old) = &mut *seat {
+            match old.save() {
+                Ok(state) => log_restored(self.policy_name(Kind::Strategy), guest.restore(&state)?),
+                // Its state is lost with it; the new guest is good.
+                Err(fault) => self.note_fault(Kind::Strategy, &fault),
+            }
+        }
+        let old = std::mem::replace(&mut *seat, Seat::Guest(Box::new(guest)));
+        drop(seat);
+        drop(old); // unmapping its memory takes longer than a pick
+        self.note_serving(Kind::Strategy, generation);
+        Ok(())
+    }
+
+    pub(super) fn note_serving(&self, kind: Kind, generation: Generation) {
+        let mut status = self.status_of(kind).lock();
+        if status.serving != Some(generation) {
+            status.swaps += 1;
+        }
+        status.serving = Some(generation);
+        status.trouble = None;
+    }
+
+    /// The newest generation cannot be used; whatever serves goes on.
+    pub(super) fn note_trouble(&self, kind: Kind, trouble: &str) {
+        self.status_of(kind).lock().trouble = Some(trouble.into());
+    }
+
+    /// A guest failed and is dropped: counts it and asks for another one.
+    pub(super) fn note_fault(&self, kind: Kind, fault: &CallError) {
+        let (pool, policy) = (self.name(), self.policy_name(kind));
+        tracing::warn!(pool, policy, %kind, %fault, "policy failed, native answers until it is back");
+        let mut status = self.status_of(kind).lock();
+        status.faults += 1;
+        status.serving = None;
+        status.trouble = Some(fault.to_string().into());
+        drop(status);
+        // The supply ends after the pools' users: a closed channel means that we are stopping.
+        self.supply
+            .send(Event::Failed {
+                pool: self.index,
+                kind,
+            })
+            .ok();
+    }
+
+    pub(super) fn count_bad_loads(&self, count: u64) {
+        self.counts.bad_loads.fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn vacate(&self, seat: &mut Seat, kind: Kind, fault: &CallError) -> Arc<str> {
+        let why: Arc<str> = fault.reason().into();
+        *seat = Seat::Native(Arc::clone(&why));
+        self.note_fault(kind, fault);
+        why
+    }
+
+    fn status_of(&self, kind: Kind) -> &Mutex<PolicyStatus> {
+        match kind {
+            Kind::Formula => &self.statuses[0],
+            Kind::Strategy => &self.statuses[1],
+        }
+    }
+}
+
+impl Picked {
+    fn of(row: &Row) -> Self {
+        Self {
+            machine: Arc::clone(&row.fresh.machine),
+            address: Arc::clone(&row.fresh.address),
+            load: row.fresh.load,
+        }
+    }
+}
+
+fn tell(
+    guest: &mut StrategyGuest,
+    left: &[u32],
+    views: &[TargetView],
+    now_ms: u64,
+) -> Result<(), CallError> {
+    if !left.is_empty() {
+        guest.leave(left)?;
+    }
+    views
+        .chunks(UPDATE_ROWS_MAX)
+        .try_for_each(|views| guest.update(now_ms, views))
+}
+
+pub(super) fn log_restored(policy: &str, restored: bool) {
+    if !restored {
+        tracing::info!(
+            policy,
+            "the new generation starts without the old one's state"
+        );
+    }
+}

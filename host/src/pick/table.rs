@@ -1,0 +1,270 @@
+//! The targets of one pool by slot: what the strategy guest knows, for checking its answers and for
+//! choosing without it.
+//!
+//! Invariants: a row is written before the guest hears of it and removed before the slot is given to
+//! another target; `version` grows with every change, so that a guest fed from a snapshot can be
+//! brought up to date. Pure: time comes in as milliseconds.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::policy::guest::TargetView;
+
+/// Groups of picks kept a target; beyond, the oldest two become one.
+const PICK_GROUPS_MAX: usize = 64;
+
+/// What is written to a row.
+#[derive(Debug, Clone)]
+pub(super) struct Fresh {
+    pub(super) machine: Arc<str>,
+    pub(super) address: Arc<str>,
+    /// NaN: not known.
+    pub(super) load: f64,
+    pub(super) weight: f64,
+    pub(super) in_flight: u32,
+    pub(super) eligible: bool,
+    pub(super) captured_ms: u64,
+    /// Metrics that the formula needs and the target does not report.
+    pub(super) missing: Vec<Arc<str>>,
+}
+
+/// One target.
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    pub(super) fresh: Fresh,
+    picks: Picks,
+    /// The table's version when the target came to this slot.
+    born: u64,
+    /// The table's version at the last change.
+    version: u64,
+}
+
+/// All targets of a pool.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    rows: Vec<Option<Row>>,
+    version: u64,
+    eligible: usize,
+}
+
+impl Table {
+    /// Writes a row; picks made before the capture are in its load and no longer counted.
+    pub(super) fn put(&mut self, slot: u32, fresh: Fresh) {
+        self.version += 1;
+        let index = slot as usize;
+        if self.rows.len() <= index {
+            self.rows.resize_with(index + 1, || None);
+        }
+        let (version, captured_ms) = (self.version, fresh.captured_ms);
+        let was = self.rows[index]
+            .as_ref()
+            .is_some_and(|row| row.fresh.eligible);
+        self.eligible = self.eligible + usize::from(fresh.eligible) - usize::from(was);
+        match &mut self.rows[index] {
+            Some(row) if row.fresh.machine == fresh.machine => {
+                row.fresh = fresh;
+                row.version = version;
+                row.picks.forget_before(captured_ms);
+            }
+            row => {
+                *row = Some(Row {
+                    fresh,
+                    picks: Picks::default(),
+                    born: version,
+                    version,
+                })
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, slot: u32) {
+        self.version += 1;
+        if let Some(row) = self.rows.get_mut(slot as usize).and_then(Option::take) {
+            self.eligible -= usize::from(row.fresh.eligible);
+        }
+    }
+
+    pub(super) fn get(&self, slot: u32) -> Option<&Row> {
+        self.rows.get(slot as usize)?.as_ref()
+    }
+
+    pub(super) fn rows(&self) -> impl Iterator<Item = (u32, &Row)> {
+        (0..)
+            .zip(&self.rows)
+            .filter_map(|(slot, row)| Some((slot, row.as_ref()?)))
+    }
+
+    pub(super) fn eligible(&self) -> usize {
+        self.eligible
+    }
+
+    /// Counts a pick of the target.
+    pub(super) fn count_pick(&mut self, slot: u32, now_ms: u64) {
+        if let Some(Some(row)) = self.rows.get_mut(slot as usize) {
+            row.picks.count(now_ms);
+        }
+    }
+
+    pub(super) fn view(&self, slot: u32, now_ms: u64) -> Option<TargetView> {
+        Some(self.get(slot)?.view(slot, now_ms))
+    }
+
+    /// Everything, and the version that it is.
+    pub(super) fn snapshot(&self, now_ms: u64) -> (u64, Vec<TargetView>) {
+        (
+            self.version,
+            self.rows()
+                .map(|(slot, row)| row.view(slot, now_ms))
+                .collect(),
+        )
+    }
+
+    /// What a guest that was fed `snapshot` at `version` does not know: slots whose target is gone
+    /// or another one, and rows that changed. `picked` rows are among them: the guest has not seen
+    /// the picks since.
+    pub(super) fn since(
+        &self,
+        version: u64,
+        snapshot: &[TargetView],
+        now_ms: u64,
+    ) -> (Vec<u32>, Vec<TargetView>) {
+        let moved = |view: &&TargetView| self.get(view.slot).is_none_or(|row| row.born > version);
+        let left = snapshot
+            .iter()
+            .filter(moved)
+            .map(|view| view.slot)
+            .collect();
+        let changed = self
+            .rows()
+            .filter(|(_, row)| row.version > version || row.picks.total > 0);
+        (
+            left,
+            changed.map(|(slot, row)| row.view(slot, now_ms)).collect(),
+        )
+    }
+}
+
+impl Row {
+    /// Picks made since the capture of its report.
+    pub(super) fn picks(&self) -> u32 {
+        self.picks.total
+    }
+
+    fn view(&self, slot: u32, now_ms: u64) -> TargetView {
+        let age_ms = now_ms.saturating_sub(self.fresh.captured_ms);
+        TargetView {
+            slot,
+            load: self.fresh.load,
+            weight: self.fresh.weight,
+            in_flight: self.fresh.in_flight,
+            picks: self.picks.total,
+            age_ms: u32::try_from(age_ms).unwrap_or(u32::MAX),
+            latency_us: 0,
+            error_rate: 0.0,
+            eligible: self.fresh.eligible,
+            warm: 1.0,
+        }
+    }
+}
+
+/// When a target was picked, in groups of one millisecond or more.
+#[derive(Debug, Clone, Default)]
+struct Picks {
+    groups: VecDeque<(u64, u32)>,
+    total: u32,
+}
+
+impl Picks {
+    fn count(&mut self, now_ms: u64) {
+        self.total = self.total.saturating_add(1);
+        match self.groups.back_mut() {
+            Some((ms, count)) if *ms >= now_ms => *count = count.saturating_add(1),
+            _ => self.groups.push_back((now_ms, 1)),
+        }
+        if self.groups.len() > PICK_GROUPS_MAX
+            && let Some((_, oldest)) = self.groups.pop_front()
+            && let Some((_, next)) = self.groups.front_mut()
+        {
+            *next = next.saturating_add(oldest); // kept for longer, never lost
+        }
+    }
+
+    fn forget_before(&mut self, captured_ms: u64) {
+        while let Some((ms, count)) = self.groups.front()
+            && *ms <= captured_ms
+        {
+            self.total = self.total.saturating_sub(*count);
+            self.groups.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fresh(machine: &str, captured_ms: u64) -> Fresh {
+        Fresh {
+            machine: machine.into(),
+            address: "10.0.0.1".into(),
+            load: 0.5,
+            weight: 1.0,
+            in_flight: 0,
+            eligible: true,
+            captured_ms,
+            missing: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn own_picks_are_replayed_from_the_capture_on() {
+        let mut table = Table::default();
+        table.put(0, fresh("a", 100));
+        for now_ms in [110, 120, 120, 150] {
+            table.count_pick(0, now_ms);
+        }
+        assert_eq!(table.get(0).map(Row::picks), Some(4));
+        table.put(0, fresh("a", 120)); // a report captured at 120 that came late
+        assert_eq!(table.get(0).map(Row::picks), Some(1));
+        table.put(0, fresh("b", 120));
+        assert_eq!(
+            table.get(0).map(Row::picks),
+            Some(0),
+            "another target in this slot"
+        );
+    }
+
+    #[test]
+    fn picks_are_never_lost_however_many() {
+        let mut table = Table::default();
+        table.put(0, fresh("a", 0));
+        (1..=10_000).for_each(|now_ms| table.count_pick(0, now_ms));
+        assert_eq!(table.get(0).map(Row::picks), Some(10_000));
+        table.put(0, fresh("a", 9_990));
+        assert_eq!(table.get(0).map(Row::picks), Some(10));
+    }
+
+    #[test]
+    fn a_guest_fed_from_a_snapshot_learns_what_changed_since() {
+        let mut table = Table::default();
+        (0..4).for_each(|slot| table.put(slot, fresh(&format!("m{slot}"), 0)));
+        let (version, snapshot) = table.snapshot(0);
+        table.remove(0);
+        table.remove(1);
+        table.put(1, fresh("other", 0));
+        table.put(
+            2,
+            Fresh {
+                eligible: false,
+                ..fresh("m2", 0)
+            },
+        );
+        let (left, changed) = table.since(version, &snapshot, 0);
+        assert_eq!(left, [0, 1]);
+        assert_eq!(
+            changed.iter().map(|view| view.slot).collect::<Vec<_>>(),
+            [1, 2]
+        );
+        assert_eq!(table.eligible(), 2);
+    }
+}

@@ -1,0 +1,24 @@
+//! Policies: files in, guests that compute loads and choose targets out.
+//!
+//! The only place that knows wasmtime. [`engine`] holds its settings and the clock that stops a
+//! guest, [`module`] turns bytes into a checked module, [`guest`] is one running instance, [`text`]
+//! compiles a `.formula` file to the same kind of module, [`builtin`] are the policies inside this
+//! program, [`library`] is the set of modules by name with the folder they come from, [`watch`] says
+//! when that folder changes.
+//!
+//! Invariants: every guest call has a deadline and every guest a memory limit; nothing a guest
+//! returns is trusted; a guest that failed is never entered again; a module that fails any check
+//! changes nothing but its own status.
+
+mod builtin;
+pub mod engine;
+pub mod guest;
+pub mod library;
+pub mod module;
+pub mod text;
+pub mod watch;
+
+pub use engine::{Limits, PolicyEngine};
+pub use guest::{CallError, FormulaGuest, StartError, StrategyGuest};
+pub use library::{Entry, Library, Origin};
+pub use module::{Generation, Kind, Module, ModuleError};

@@ -1,0 +1,394 @@
+//! Bytes of a policy file to a checked, compiled module.
+//!
+//! A file is a component, or a core module that carries the contract's component type and is wrapped
+//! here. Every check has its own message that says what to do. Precompiled code is never accepted,
+//! files are read into memory and never mapped, and a compiler that panics is a refused module.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use sha2::{Digest, Sha256};
+use wasmparser::{Parser, Payload, ValidPayload, Validator, WasmFeatures};
+use wasmtime::component::Component;
+
+use super::engine::PolicyEngine;
+use super::guest::{FormulaPre, StrategyPre};
+
+/// The contract's package, without version.
+const PACKAGE: &str = "loadline:policy/";
+/// The contract's major version.
+const CONTRACT: u64 = 1;
+/// How to build a module that carries the contract.
+const BUILD_HINT: &str = "build it with loadline-sdk for the target wasm32-unknown-unknown";
+
+/// One loaded version of a policy: the SHA-256 of its file.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Generation([u8; 32]);
+
+impl Generation {
+    /// The generation of these bytes.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+}
+
+impl fmt::Display for Generation {
+    /// The first 12 hexadecimal digits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..6]
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What a policy decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Metrics to load.
+    Formula,
+    /// Request to target.
+    Strategy,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Formula => "formula",
+            Self::Strategy => "strategy",
+        })
+    }
+}
+
+/// Why bytes are not a policy for this host.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ModuleError {
+    /// Longer than the limit.
+    #[error("the file has more than {max} bytes")]
+    TooLong {
+        /// The limit.
+        max: usize,
+    },
+    /// Not WebAssembly.
+    #[error("not WebAssembly: {found}; {BUILD_HINT}")]
+    NotWasm {
+        /// What it looks like.
+        found: &'static str,
+    },
+    /// WebAssembly that is broken or uses a feature that is off.
+    #[error("not valid WebAssembly for this host: {reason}")]
+    Invalid {
+        /// The validator's words.
+        reason: String,
+    },
+    /// Wants something from the host that a policy does not get.
+    #[error(
+        "imports {names}, which a policy does not get: its only import is {PACKAGE}log@1{hint}"
+    )]
+    Imports {
+        /// What it wants.
+        names: String,
+        /// A way out.
+        hint: &'static str,
+    },
+    /// Exports neither kind of policy.
+    #[error("exports neither {PACKAGE}formula@1 nor {PACKAGE}strategy@1; {BUILD_HINT}")]
+    NotAPolicy,
+    /// Exports both kinds.
+    #[error("exports a formula and a strategy; a file holds one policy")]
+    TwoPolicies,
+    /// Written against another version of the contract.
+    #[error(
+        "speaks {found}, this host speaks {PACKAGE}*@{CONTRACT}; rebuild it with this host's SDK"
+    )]
+    Contract {
+        /// The export with its version.
+        found: String,
+    },
+    /// The contract's exports have other types.
+    #[error("does not fit the contract: {reason}")]
+    Shape {
+        /// Wasmtime's words.
+        reason: String,
+    },
+    /// A formula's text is wrong.
+    #[error("{0}")]
+    Text(#[from] super::text::TextError),
+    /// The compiler gave up.
+    #[error("cannot be compiled: {reason}")]
+    Compile {
+        /// Wasmtime's words.
+        reason: String,
+    },
+    /// No engine at all.
+    #[error("cannot start the policy engine: {reason}")]
+    Engine {
+        /// Wasmtime's words.
+        reason: String,
+    },
+}
+
+impl ModuleError {
+    #[expect(clippy::needless_pass_by_value, reason = "fits map_err")]
+    pub(super) fn engine(error: wasmtime::Error) -> Self {
+        Self::Engine {
+            reason: format!("{error:#}"),
+        }
+    }
+}
+
+/// A checked, compiled policy.
+pub struct Module {
+    /// Its version.
+    pub generation: Generation,
+    pub(super) pre: Pre,
+}
+
+/// The module, ready to be instantiated.
+pub(super) enum Pre {
+    Formula(FormulaPre),
+    Strategy(StrategyPre),
+}
+
+impl fmt::Debug for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind(), self.generation)
+    }
+}
+
+impl Module {
+    /// Checks and compiles a `.wasm` file's bytes. Takes CPU time in proportion to the size: not for
+    /// a thread that serves.
+    ///
+    /// # Errors
+    /// The first check that failed.
+    pub fn from_wasm(engine: &PolicyEngine, bytes: &[u8]) -> Result<Self, ModuleError> {
+        Self::new(engine, bytes, Generation::of(bytes))
+    }
+
+    /// Compiles a `.formula` file's text.
+    ///
+    /// # Errors
+    /// Where the text is wrong.
+    pub fn from_text(engine: &PolicyEngine, text: &str) -> Result<Self, ModuleError> {
+        let core = super::text::compile(text)?;
+        Self::new(engine, &core, Generation::of(text.as_bytes()))
+    }
+
+    /// What it decides.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match &self.pre {
+            Pre::Formula(_) => Kind::Formula,
+            Pre::Strategy(_) => Kind::Strategy,
+        }
+    }
+
+    fn new(
+        engine: &PolicyEngine,
+        bytes: &[u8],
+        generation: Generation,
+    ) -> Result<Self, ModuleError> {
+        if bytes.len() > engine.limits.file_bytes {
+            return Err(ModuleError::TooLong {
+                max: engine.limits.file_bytes,
+            });
+        }
+        // The encoder and the compiler read untrusted bytes: a panic there is the file's fault.
+        let built = catch_unwind(AssertUnwindSafe(|| -> Result<Pre, ModuleError> {
+            let component = as_component(bytes)?;
+            let kind = check_component(&component)?;
+            let component = Component::new(&engine.engine, &component).map_err(|error| {
+                ModuleError::Compile {
+                    reason: format!("{error:#}"),
+                }
+            })?;
+            let shape = |error: wasmtime::Error| ModuleError::Shape {
+                reason: format!("{error:#}"),
+            };
+            Ok(match kind {
+                Kind::Formula => Pre::Formula(FormulaPre::new(engine, &component).map_err(shape)?),
+                Kind::Strategy => {
+                    Pre::Strategy(StrategyPre::new(engine, &component).map_err(shape)?)
+                }
+            })
+        }));
+        let pre = built.unwrap_or_else(|panic| {
+            let words = panic
+                .downcast_ref::<&str>()
+                .map(|words| (*words).to_owned());
+            let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
+            let reason = words.unwrap_or_else(|| "the compiler panicked".to_owned());
+            Err(ModuleError::Compile { reason })
+        })?;
+        Ok(Self { generation, pre })
+    }
+}
+
+/// The features that guests may use; the same as in the engine's settings.
+fn features() -> WasmFeatures {
+    let refused = WasmFeatures::MEMORY64
+        | WasmFeatures::MULTI_MEMORY
+        | WasmFeatures::THREADS
+        | WasmFeatures::GC
+        | WasmFeatures::EXCEPTIONS
+        | WasmFeatures::RELAXED_SIMD
+        | WasmFeatures::TAIL_CALL
+        | WasmFeatures::CUSTOM_PAGE_SIZES
+        | WasmFeatures::WIDE_ARITHMETIC;
+    WasmFeatures::default() - refused
+}
+
+fn as_component(bytes: &[u8]) -> Result<Vec<u8>, ModuleError> {
+    if Parser::is_component(bytes) {
+        return Ok(bytes.to_vec());
+    }
+    if !Parser::is_core_wasm(bytes) {
+        return Err(ModuleError::NotWasm {
+            found: looks_like(bytes),
+        });
+    }
+    check_core(bytes)?;
+    let encoder = wit_component::ComponentEncoder::default().module(bytes);
+    encoder
+        .and_then(|encoder| encoder.validate(false).encode())
+        .map_err(|error| ModuleError::Shape {
+            reason: format!("{error:#}"),
+        })
+}
+
+fn looks_like(bytes: &[u8]) -> &'static str {
+    match bytes {
+        [] => "the file is empty",
+        [0x7f, b'E', b'L', b'F', ..] => "precompiled or native code, which is never accepted",
+        [0, b'a', b's', b'm', ..] => "an unknown version of the binary format",
+        [b'(', ..] => "WebAssembly text, compile it first",
+        _ => "no WebAssembly header",
+    }
+}
+
+/// A core module: valid, without foreign imports, carrying the contract.
+fn check_core(bytes: &[u8]) -> Result<(), ModuleError> {
+    let invalid = |error: wasmparser::BinaryReaderError| ModuleError::Invalid {
+        reason: error.to_string(),
+    };
+    let mut imports = Vec::new();
+    let mut carries_contract = false;
+    Validator::new_with_features(features())
+        .validate_all(bytes)
+        .map_err(invalid)?;
+    for payload in Parser::new(0).parse_all(bytes) {
+        match payload.map_err(invalid)? {
+            Payload::ImportSection(section) => {
+                for import in section.into_imports() {
+                    imports.push(import.map_err(invalid)?.module.to_owned());
+                }
+            }
+            Payload::CustomSection(section) => {
+                carries_contract |= section.name().starts_with("component-type");
+            }
+            _ => {}
+        }
+    }
+    check_imports(imports.iter().map(String::as_str))?;
+    if carries_contract {
+        Ok(())
+    } else {
+        Err(ModuleError::NotAPolicy)
+    }
+}
+
+/// A component: valid, without foreign imports, exporting one kind of policy.
+fn check_component(bytes: &[u8]) -> Result<Kind, ModuleError> {
+    let invalid = |error: wasmparser::BinaryReaderError| ModuleError::Invalid {
+        reason: error.to_string(),
+    };
+    let mut imports = Vec::new();
+    let mut exports = Vec::new();
+    let mut depth = 0_usize;
+    let mut validator = Validator::new_with_features(features());
+    for payload in Parser::new(0).parse_all(bytes) {
+        let payload = payload.map_err(invalid)?;
+        if let ValidPayload::Func(function, body) = validator.payload(&payload).map_err(invalid)? {
+            function
+                .into_validator(Default::default())
+                .validate(&body)
+                .map_err(invalid)?;
+        }
+        match payload {
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+            Payload::End(_) => depth = depth.saturating_sub(1),
+            Payload::ComponentImportSection(section) if depth == 0 => {
+                for import in section {
+                    imports.push(import.map_err(invalid)?.name.name.to_owned());
+                }
+            }
+            Payload::ComponentExportSection(section) if depth == 0 => {
+                for export in section {
+                    exports.push(export.map_err(invalid)?.name.name.to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
+    check_imports(imports.iter().map(String::as_str))?;
+    kind_of(&exports)
+}
+
+fn check_imports<'a>(imports: impl Iterator<Item = &'a str>) -> Result<(), ModuleError> {
+    let allowed = |name: &&str| {
+        let path = name.split('@').next().unwrap_or_default();
+        path == "loadline:policy/log" || path == "loadline:policy/types"
+    };
+    let mut foreign: Vec<_> = imports.filter(|name| !allowed(name)).collect();
+    foreign.sort_unstable();
+    foreign.dedup();
+    if foreign.is_empty() {
+        return Ok(());
+    }
+    let wasi = foreign.iter().any(|name| name.starts_with("wasi"));
+    let hint = if wasi {
+        "; it was built for WASI, use wasm32-unknown-unknown instead"
+    } else {
+        ""
+    };
+    Err(ModuleError::Imports {
+        names: foreign.join(", "),
+        hint,
+    })
+}
+
+fn kind_of(exports: &[String]) -> Result<Kind, ModuleError> {
+    let mut kind = None;
+    for export in exports {
+        let Some(rest) = export.strip_prefix(PACKAGE) else {
+            continue;
+        };
+        let (interface, version) = rest.split_once('@').unwrap_or((rest, ""));
+        let found = match interface {
+            "formula" => Kind::Formula,
+            "strategy" => Kind::Strategy,
+            _ => continue,
+        };
+        let major = version
+            .split('.')
+            .next()
+            .and_then(|major| major.parse::<u64>().ok());
+        if major != Some(CONTRACT) {
+            return Err(ModuleError::Contract {
+                found: export.clone(),
+            });
+        }
+        if kind.replace(found).is_some() {
+            return Err(ModuleError::TwoPolicies);
+        }
+    }
+    kind.ok_or(ModuleError::NotAPolicy)
+}

@@ -1,0 +1,174 @@
+//! What a report is: one message of an agent about one machine.
+//!
+//! In: fields borrowed from the agent or from a datagram. Out: the same, checked. Ratios are 0 to 1,
+//! durations are milliseconds in suffixed integers. Reports are values: nothing here has a clock, a
+//! socket or a lock. [`wire`] is the byte form, [`auth`] the keys.
+
+pub mod auth;
+pub mod wire;
+
+pub use auth::{Key, Keyring};
+pub use wire::WireError;
+
+/// Bytes of a datagram at most, unless a single report is longer: fits one Ethernet frame, so that
+/// it is never fragmented.
+pub const DATAGRAM_BYTES_MAX: usize = 1_400;
+/// Bytes of a name at most (farm, machine, metric, service, label): a DNS name fits.
+pub const NAME_BYTES_MAX: usize = 253;
+/// Metrics of a machine or a service at most: bounds what one report can cost a host.
+pub const METRICS_MAX: usize = 256;
+/// Services of a machine at most, for the same reason.
+pub const SERVICES_MAX: usize = 256;
+/// Labels of a machine at most, for the same reason.
+pub const LABELS_MAX: usize = 64;
+/// Milliseconds between two reports at most (one hour): a longer one is a unit mistake.
+pub const INTERVAL_MS_MAX: u32 = 3_600_000;
+
+/// Whether a machine takes work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Takes work.
+    Ready,
+    /// Keeps what it has, takes nothing new.
+    Draining,
+    /// Up, but takes nothing.
+    Stopped,
+    /// This is its last report.
+    Leaving,
+}
+
+/// Metrics by name; names and values have the same order and length.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Metrics<'a> {
+    /// The names; of two equal ones the first counts.
+    pub names: Vec<&'a str>,
+    /// The values; one that is not finite counts as not reported.
+    pub values: Vec<f64>,
+}
+
+/// A named thing that a machine offers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Service<'a> {
+    /// Names the pool's service.
+    pub name: &'a str,
+    /// `host:port`, or a URL; empty: the datagram's source address.
+    pub address: &'a str,
+    /// Capacity relative to the other machines of the service, > 0.
+    pub weight: f64,
+    /// Its own metrics; they hide the machine's of the same name.
+    pub metrics: Metrics<'a>,
+    /// Requests taken since the agent started.
+    pub accepted: u64,
+    /// Requests finished since the agent started.
+    pub completed: u64,
+    /// Requests open now.
+    pub in_flight: u32,
+}
+
+/// One message of an agent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report<'a> {
+    /// Which farm this is for; hosts of others ignore it.
+    pub farm: &'a str,
+    /// Who reports.
+    pub machine: &'a str,
+    /// Milliseconds since 1970 at the agent's start, never lower after a restart.
+    pub boot: u64,
+    /// Counts reports since the agent's start, from 1.
+    pub seq: u64,
+    /// Milliseconds until the next report.
+    pub interval_ms: u32,
+    /// Milliseconds from capture to send.
+    pub delay_ms: u32,
+    /// Whether the machine takes work.
+    pub state: State,
+    /// Capacity relative to other machines, > 0.
+    pub weight: f64,
+    /// The machine's metrics.
+    pub metrics: Metrics<'a>,
+    /// What it offers; empty: the service `default`.
+    pub services: Vec<Service<'a>>,
+    /// Free words for constraints and failure domains.
+    pub labels: Vec<(&'a str, &'a str)>,
+}
+
+impl Report<'_> {
+    /// Checks what the byte form cannot: names, ranges, lengths.
+    ///
+    /// # Errors
+    /// The first field that is out of range.
+    pub fn check(&self) -> Result<(), WireError> {
+        check_name("farm", self.farm)?;
+        check_name("machine", self.machine)?;
+        ensure(
+            "interval_ms",
+            (1..=INTERVAL_MS_MAX).contains(&self.interval_ms),
+        )?;
+        check_weight(self.weight)?;
+        check_metrics(&self.metrics)?;
+        ensure("services", self.services.len() <= SERVICES_MAX)?;
+        for (index, service) in self.services.iter().enumerate() {
+            check_name("service", service.name)?;
+            let again = self.services[..index]
+                .iter()
+                .any(|other| other.name == service.name);
+            ensure("service", !again)?;
+            ensure("address", service.address.len() <= 2 * NAME_BYTES_MAX)?;
+            ensure(
+                "address",
+                !service
+                    .address
+                    .contains(|c: char| c.is_control() || c == ' '),
+            )?;
+            check_weight(service.weight)?;
+            check_metrics(&service.metrics)?;
+        }
+        ensure("labels", self.labels.len() <= LABELS_MAX)?;
+        for (name, value) in &self.labels {
+            check_name("label", name)?;
+            ensure(
+                "label",
+                value.len() <= NAME_BYTES_MAX && !value.contains(char::is_control),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a name is fit to be shown, logged and compared.
+#[must_use]
+pub fn is_name(name: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control)
+}
+
+/// Whether a weight can be divided by.
+#[must_use]
+pub fn is_weight(weight: f64) -> bool {
+    weight.is_finite() && weight > 0.0
+}
+
+fn check_name(field: &'static str, name: &str) -> Result<(), WireError> {
+    ensure(field, is_name(name))
+}
+
+fn check_weight(weight: f64) -> Result<(), WireError> {
+    ensure("weight", is_weight(weight))
+}
+
+fn check_metrics(metrics: &Metrics<'_>) -> Result<(), WireError> {
+    ensure("metrics", metrics.names.len() == metrics.values.len())?;
+    ensure("metrics", metrics.names.len() <= METRICS_MAX)?;
+    metrics
+        .names
+        .iter()
+        .try_for_each(|name| check_name("metrics", name))
+}
+
+fn ensure(field: &'static str, holds: bool) -> Result<(), WireError> {
+    if holds {
+        Ok(())
+    } else {
+        Err(WireError::Field { field })
+    }
+}

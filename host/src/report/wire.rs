@@ -1,0 +1,332 @@
+//! Bytes to reports and back; pure. The agent encodes, hosts and tests do both.
+//!
+//! Frame, version 1: `LL`, version byte, flags byte (0), key id (u32, big-endian; 0: unsigned),
+//! payload, and for signed frames 16 bytes of tag. Payload: a MessagePack array of reports, each a
+//! positional array in the order of [`Report`]'s fields; an unknown trailing element is skipped, so
+//! that fields may be added at the end. Metrics are two arrays (names, values), labels a map.
+//!
+//! Invariants: no bytes panic the decoder; encoding then decoding gives the same report; a frame
+//! is consumed to its last byte or refused; what is returned has passed [`Report::check`].
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{self, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::ser::{SerializeMap, SerializeTuple};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::auth::Keyring;
+use super::{LABELS_MAX, METRICS_MAX, Metrics, Report, SERVICES_MAX, Service, State};
+
+const MAGIC: [u8; 2] = *b"LL";
+const VERSION: u8 = 1;
+const HEADER_BYTES: usize = 8;
+/// Nesting of a payload at most: reports > report > services > service > metrics, and some room
+/// for what later versions append.
+const DEPTH_MAX: usize = 16;
+
+/// Why a frame is not a report for us.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// Not a Loadline frame at all.
+    #[error("does not start with the frame's magic")]
+    Foreign,
+    /// A frame of another version.
+    #[error("frame version {0}, this program speaks {VERSION}")]
+    Version(u8),
+    /// Flag bits that mean nothing in this version.
+    #[error("unknown flags {0:#04x}")]
+    Flags(u8),
+    /// Too short to be whole.
+    #[error("truncated frame")]
+    Truncated,
+    /// Unsigned, and this program has keys.
+    #[error("unsigned, but keys are configured")]
+    Unsigned,
+    /// Signed with a key that this program does not have.
+    #[error("signed with an unknown key")]
+    UnknownKey,
+    /// The tag is not that of the frame.
+    #[error("wrong tag")]
+    BadTag,
+    /// The payload is not MessagePack of the right shape.
+    #[error("malformed payload: {0}")]
+    Malformed(String),
+    /// A field is out of range.
+    #[error("field {field} is out of range")]
+    Field {
+        /// Which one.
+        field: &'static str,
+    },
+}
+
+impl WireError {
+    /// A word for counters and logs.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Foreign => "foreign",
+            Self::Version(_) => "version",
+            Self::Flags(_) => "flags",
+            Self::Truncated => "truncated",
+            Self::Unsigned => "unsigned",
+            Self::UnknownKey => "unknown_key",
+            Self::BadTag => "bad_tag",
+            Self::Malformed(_) => "malformed",
+            Self::Field { .. } => "field",
+        }
+    }
+}
+
+/// One frame with these reports, signed if the ring has keys.
+///
+/// # Errors
+/// A report does not pass [`Report::check`].
+pub fn encode(reports: &[Report<'_>], keyring: &Keyring) -> Result<Vec<u8>, WireError> {
+    reports.iter().try_for_each(Report::check)?;
+    let mut frame = Vec::with_capacity(super::DATAGRAM_BYTES_MAX);
+    frame.extend_from_slice(&MAGIC);
+    frame.extend_from_slice(&[VERSION, 0]);
+    frame.extend_from_slice(&keyring.signing_id().to_be_bytes());
+    rmp_serde::encode::write(&mut frame, reports)
+        .map_err(|error| WireError::Malformed(error.to_string()))?;
+    keyring.sign(&mut frame);
+    Ok(frame)
+}
+
+/// The reports of one frame, borrowed from it.
+///
+/// # Errors
+/// Why the whole frame is refused.
+pub fn decode<'a>(frame: &'a [u8], keyring: &Keyring) -> Result<Vec<Report<'a>>, WireError> {
+    if !frame.starts_with(&MAGIC) {
+        return Err(WireError::Foreign);
+    }
+    let header = frame
+        .first_chunk::<HEADER_BYTES>()
+        .ok_or(WireError::Truncated)?;
+    let [_, _, version, flags, key @ ..] = *header;
+    if version != VERSION {
+        return Err(WireError::Version(version));
+    }
+    if flags != 0 {
+        return Err(WireError::Flags(flags));
+    }
+    let payload = &keyring.open(u32::from_be_bytes(key), frame)?[HEADER_BYTES..];
+    let malformed = |error: rmp_serde::decode::Error| WireError::Malformed(error.to_string());
+    let mut decoder = rmp_serde::Deserializer::from_read_ref(payload);
+    decoder.set_max_depth(DEPTH_MAX);
+    let reports = Vec::<Report<'a>>::deserialize(&mut decoder).map_err(malformed)?;
+    match bool::deserialize(&mut decoder) {
+        Err(rmp_serde::decode::Error::InvalidMarkerRead(_)) => {} // the end, as it should be
+        _ => return Err(WireError::Malformed("bytes after the reports".to_owned())),
+    }
+    reports.iter().try_for_each(Report::check)?;
+    Ok(reports)
+}
+
+impl State {
+    fn code(self) -> u8 {
+        match self {
+            Self::Ready => 0,
+            Self::Draining => 1,
+            Self::Stopped => 2,
+            Self::Leaving => 3,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<Self> {
+        [Self::Ready, Self::Draining, Self::Stopped, Self::Leaving]
+            .get(usize::from(code))
+            .copied()
+    }
+}
+
+impl Serialize for Report<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut row = serializer.serialize_tuple(12)?;
+        row.serialize_element(self.farm)?;
+        row.serialize_element(self.machine)?;
+        row.serialize_element(&self.boot)?;
+        row.serialize_element(&self.seq)?;
+        row.serialize_element(&self.interval_ms)?;
+        row.serialize_element(&self.delay_ms)?;
+        row.serialize_element(&self.state.code())?;
+        row.serialize_element(&self.weight)?;
+        row.serialize_element(&self.metrics.names)?;
+        row.serialize_element(&self.metrics.values)?;
+        row.serialize_element(&self.services)?;
+        row.serialize_element(&Labels(&self.labels))?;
+        row.end()
+    }
+}
+
+impl Serialize for Service<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut row = serializer.serialize_tuple(8)?;
+        row.serialize_element(self.name)?;
+        row.serialize_element(self.address)?;
+        row.serialize_element(&self.weight)?;
+        row.serialize_element(&self.metrics.names)?;
+        row.serialize_element(&self.metrics.values)?;
+        row.serialize_element(&self.accepted)?;
+        row.serialize_element(&self.completed)?;
+        row.serialize_element(&self.in_flight)?;
+        row.end()
+    }
+}
+
+struct Labels<'l, 'a>(&'l [(&'a str, &'a str)]);
+
+impl Serialize for Labels<'_, '_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (name, value) in self.0 {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Report<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(Row::<Self>(PhantomData))
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Service<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(Row::<Self>(PhantomData))
+    }
+}
+
+/// Visits a positional array; what follows the known fields is skipped.
+struct Row<T>(PhantomData<T>);
+
+impl<'de: 'a, 'a> Visitor<'de> for Row<Report<'a>> {
+    type Value = Report<'a>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a report")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut row: A) -> Result<Self::Value, A::Error> {
+        let report = Report {
+            farm: field(&mut row, "farm")?,
+            machine: field(&mut row, "machine")?,
+            boot: field(&mut row, "boot")?,
+            seq: field(&mut row, "seq")?,
+            interval_ms: field(&mut row, "interval_ms")?,
+            delay_ms: field(&mut row, "delay_ms")?,
+            state: State::from_code(field(&mut row, "state")?)
+                .ok_or_else(|| de::Error::custom("unknown state"))?,
+            weight: field(&mut row, "weight")?,
+            metrics: metrics(&mut row)?,
+            services: field::<_, Capped<Service<'a>, SERVICES_MAX>>(&mut row, "services")?.0,
+            labels: field::<_, LabelPairs<'a>>(&mut row, "labels")?.0,
+        };
+        skip_rest(row)?;
+        Ok(report)
+    }
+}
+
+impl<'de: 'a, 'a> Visitor<'de> for Row<Service<'a>> {
+    type Value = Service<'a>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a service")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut row: A) -> Result<Self::Value, A::Error> {
+        let service = Service {
+            name: field(&mut row, "service name")?,
+            address: field(&mut row, "address")?,
+            weight: field(&mut row, "service weight")?,
+            metrics: metrics(&mut row)?,
+            accepted: field(&mut row, "accepted")?,
+            completed: field(&mut row, "completed")?,
+            in_flight: field(&mut row, "in_flight")?,
+        };
+        skip_rest(row)?;
+        Ok(service)
+    }
+}
+
+fn field<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(
+    row: &mut A,
+    name: &'static str,
+) -> Result<T, A::Error> {
+    row.next_element()?
+        .ok_or_else(|| de::Error::missing_field(name))
+}
+
+fn metrics<'de: 'a, 'a, A: SeqAccess<'de>>(row: &mut A) -> Result<Metrics<'a>, A::Error> {
+    Ok(Metrics {
+        names: field::<_, Capped<&'a str, METRICS_MAX>>(row, "metric names")?.0,
+        values: field::<_, Capped<f64, METRICS_MAX>>(row, "metric values")?.0,
+    })
+}
+
+fn skip_rest<'de, A: SeqAccess<'de>>(mut row: A) -> Result<(), A::Error> {
+    while row.next_element::<IgnoredAny>()?.is_some() {}
+    Ok(())
+}
+
+/// An array of at most `MAX` elements; a longer one is refused before it is read.
+struct Capped<T, const MAX: usize>(Vec<T>);
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Capped<T, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Elements<T, const MAX: usize>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Elements<T, MAX> {
+            type Value = Capped<T, MAX>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "an array of at most {MAX}")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+                let len = seq.size_hint().unwrap_or(0);
+                if len > MAX {
+                    return Err(de::Error::invalid_length(len, &self));
+                }
+                let mut elements = Vec::with_capacity(len);
+                while let Some(element) = seq.next_element()? {
+                    elements.push(element);
+                }
+                Ok(Capped(elements))
+            }
+        }
+        deserializer.deserialize_seq(Elements(PhantomData))
+    }
+}
+
+struct LabelPairs<'a>(Vec<(&'a str, &'a str)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for LabelPairs<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pairs<'a>(PhantomData<&'a str>);
+        impl<'de: 'a, 'a> Visitor<'de> for Pairs<'a> {
+            type Value = LabelPairs<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a map of at most {LABELS_MAX} labels")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    if pairs.len() == LABELS_MAX {
+                        return Err(de::Error::invalid_length(pairs.len() + 1, &self));
+                    }
+                    pairs.push(pair);
+                }
+                Ok(LabelPairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(Pairs(PhantomData))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+//! Logs to standard error: human on a terminal, JSON on request; and [`Quiet`], which keeps a
+//! repeated complaint from flooding them.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use tracing_subscriber::EnvFilter;
+
+/// Time between two logs of the same complaint.
+const QUIET: Duration = Duration::from_secs(60);
+/// Complaints remembered at most; beyond, new ones stay silent until old ones may speak again.
+const COMPLAINTS_MAX: usize = 1_024;
+
+/// How logs look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One object a line.
+    Json,
+}
+
+/// Starts logging. `filter` is a level, or `loadline=debug,policy=off` and the like.
+///
+/// # Errors
+/// The filter cannot be understood, or logging was started before.
+pub fn start(format: LogFormat, filter: &str) -> Result<(), String> {
+    let filter = EnvFilter::try_new(filter).map_err(|error| error.to_string())?;
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    let started = match format {
+        LogFormat::Text => logs.with_ansi(std::io::stderr().is_terminal()).try_init(),
+        LogFormat::Json => logs.json().flatten_event(true).try_init(),
+    };
+    started.map_err(|error| error.to_string())
+}
+
+/// Says whether a complaint may be logged: once a minute each.
+#[derive(Debug)]
+pub struct Quiet<K> {
+    last: HashMap<K, Instant>,
+}
+
+impl<K> Default for Quiet<K> {
+    fn default() -> Self {
+        Self {
+            last: HashMap::new(),
+        }
+    }
+}
+
+impl<K: Hash + Eq> Quiet<K> {
+    /// Whether this complaint may be logged now.
+    pub fn may(&mut self, complaint: K) -> bool {
+        self.may_at(complaint, Instant::now())
+    }
+
+    fn may_at(&mut self, complaint: K, now: Instant) -> bool {
+        if self.last.len() >= COMPLAINTS_MAX {
+            self.last.retain(|_, at| now.duration_since(*at) < QUIET);
+        }
+        let known = self.last.get(&complaint);
+        if known.is_some_and(|at| now.duration_since(*at) < QUIET)
+            || (known.is_none() && self.last.len() >= COMPLAINTS_MAX)
+        {
+            return false;
+        }
+        self.last.insert(complaint, now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_is_logged_once_a_minute_and_a_flood_is_bounded() {
+        let mut quiet = Quiet::default();
+        let start = Instant::now();
+        assert!(quiet.may_at(0, start));
+        assert!(!quiet.may_at(0, start + QUIET / 2));
+        assert!(quiet.may_at(0, start + QUIET));
+        let allowed = (0..1_000_000)
+            .filter(|source| quiet.may_at(*source, start + QUIET))
+            .count();
+        assert!(allowed < COMPLAINTS_MAX, "{allowed}");
+    }
+}

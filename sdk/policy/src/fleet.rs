@@ -1,0 +1,405 @@
+//! The fleet as a strategy sees it: targets by slot, kept up to date by the host's `update` and
+//! `leave`.
+//!
+//! Invariants: `eligible` holds each eligible slot once and `position` finds it there, so that a
+//! random eligible target costs O(1); an update or a departure costs O(1) too. A load is finite and
+//! >= 0, or NaN for "not known": the host guarantees it, and nothing here depends on it.
+
+use std::cmp::Ordering;
+
+/// Dense number of a target inside one guest; given to another target only after `leave`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(pub u32);
+
+impl Slot {
+    /// The slot as an index.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a strategy knows of one target.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Target {
+    /// Names the target towards the host.
+    pub slot: Slot,
+    /// The formula's answer, lower is better; NaN: not known yet.
+    pub load: f64,
+    /// Capacity relative to the others, > 0, default 1.
+    pub weight: f64,
+    /// Leases open now, on all known hosts.
+    pub in_flight: u32,
+    /// Picks made after the report was captured, this guest's own included.
+    pub picks: u32,
+    /// Milliseconds since the report was captured, at the time of the update.
+    pub age_ms: u32,
+    /// Moving average of reported outcomes in microseconds, 0: none.
+    pub latency_us: u32,
+    /// Share of failed outcomes, 0 to 1.
+    pub error_rate: f32,
+    /// Alive, ready, not draining, not ejected.
+    pub eligible: bool,
+    /// Slow-start share, 0 to 1; 1: warm.
+    pub warm: f32,
+}
+
+impl Target {
+    /// A fresh, warm, eligible target of weight 1.
+    #[must_use]
+    pub fn new(slot: Slot, load: f64) -> Self {
+        Self {
+            slot,
+            load,
+            weight: 1.0,
+            in_flight: 0,
+            picks: 0,
+            age_ms: 0,
+            latency_us: 0,
+            error_rate: 0.0,
+            eligible: true,
+            warm: 1.0,
+        }
+    }
+
+    /// Orders by load, unknown loads last; equal loads by picks per weight, so that a tie does
+    /// not send everything to one target.
+    #[must_use]
+    pub fn by_load(&self, other: &Self) -> Ordering {
+        let known = self.load.is_nan().cmp(&other.load.is_nan());
+        let share = |target: &Self| f64::from(target.picks) / target.weight;
+        known
+            .then(self.load.total_cmp(&other.load))
+            .then_with(|| share(self).total_cmp(&share(other)))
+    }
+}
+
+/// One request for a target.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Request {
+    /// Hash of the client's key, 0: none.
+    pub key: u64,
+    /// Request class from the pool's configuration, 0: none.
+    pub class: u32,
+    /// Expected work relative to other requests, default 1.
+    pub cost: f64,
+    /// The host's monotonic clock in milliseconds.
+    pub now_ms: u64,
+    /// Fresh random bits.
+    pub random: u64,
+}
+
+impl Request {
+    /// Two independent 32-bit draws from the request's random bits.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the two halves are the point"
+    )]
+    pub fn draws(&self) -> (u32, u32) {
+        (self.random as u32, (self.random >> 32) as u32)
+    }
+}
+
+/// Not in the dense list of eligible slots.
+const ABSENT: u32 = u32::MAX;
+
+/// The targets of one pool.
+#[derive(Debug, Default)]
+pub struct Fleet {
+    targets: Vec<Option<Target>>,
+    eligible: Vec<Slot>,
+    position: Vec<u32>,
+    among: Option<Vec<Slot>>,
+    hosts: u32,
+    now_ms: u64,
+}
+
+impl Fleet {
+    /// The target in a slot, eligible or not.
+    #[must_use]
+    pub fn get(&self, slot: Slot) -> Option<&Target> {
+        self.targets.get(slot.index())?.as_ref()
+    }
+
+    /// All targets, in slot order.
+    pub fn targets(&self) -> impl Iterator<Item = &Target> {
+        self.targets.iter().flatten()
+    }
+
+    /// The targets that this request may go to: all eligible ones or, when the host asks for a
+    /// choice among candidates, those of them.
+    #[must_use]
+    pub fn eligible(&self) -> Eligible<'_> {
+        let slots = self.among.as_deref().unwrap_or(&self.eligible);
+        Eligible {
+            fleet: self,
+            slots,
+            ordered: self.among.is_some(),
+        }
+    }
+
+    /// Hosts that choose for this pool, this one included.
+    #[must_use]
+    pub fn hosts(&self) -> u32 {
+        self.hosts.max(1)
+    }
+
+    /// The host's clock at the last update, in milliseconds.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    pub(crate) fn update(&mut self, now_ms: u64, hosts: u32, target: Target) {
+        self.now_ms = now_ms;
+        self.hosts = hosts;
+        let (slot, eligible) = (target.slot, target.eligible);
+        if self.targets.len() <= slot.index() {
+            self.targets.resize_with(slot.index() + 1, || None);
+            self.position.resize(slot.index() + 1, ABSENT);
+        }
+        self.targets[slot.index()] = Some(target);
+        self.set_eligible(slot, eligible);
+    }
+
+    pub(crate) fn leave(&mut self, slot: Slot) {
+        if self.get(slot).is_some() {
+            self.set_eligible(slot, false);
+            self.targets[slot.index()] = None;
+        }
+    }
+
+    pub(crate) fn count_pick(&mut self, slot: Slot) {
+        if let Some(Some(target)) = self.targets.get_mut(slot.index()) {
+            target.picks = target.picks.saturating_add(1);
+        }
+    }
+
+    /// Runs `choose` while `eligible()` shows only those of `candidates` that are eligible.
+    pub(crate) fn limited_to<T>(
+        &mut self,
+        mut candidates: Vec<Slot>,
+        choose: impl FnOnce(&Self) -> T,
+    ) -> T {
+        candidates.retain(|slot| self.get(*slot).is_some_and(|target| target.eligible));
+        candidates.sort_unstable();
+        candidates.dedup();
+        self.among = Some(candidates);
+        let chosen = choose(self);
+        self.among = None;
+        chosen
+    }
+
+    fn set_eligible(&mut self, slot: Slot, eligible: bool) {
+        let at = self.position[slot.index()];
+        if eligible && at == ABSENT {
+            self.position[slot.index()] = index_u32(self.eligible.len());
+            self.eligible.push(slot);
+        } else if !eligible && at != ABSENT {
+            self.eligible.swap_remove(at as usize);
+            if let Some(moved) = self.eligible.get(at as usize) {
+                self.position[moved.index()] = at;
+            }
+            self.position[slot.index()] = ABSENT;
+        }
+    }
+}
+
+/// The targets one request may go to.
+#[derive(Debug, Clone, Copy)]
+pub struct Eligible<'a> {
+    fleet: &'a Fleet,
+    slots: &'a [Slot],
+    /// The slots are sorted (candidates), not in the fleet's own dense order.
+    ordered: bool,
+}
+
+impl<'a> Eligible<'a> {
+    /// How many.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// None at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// The target at a place of the dense order; the order means nothing and changes with the
+    /// fleet.
+    #[must_use]
+    pub fn at(&self, place: usize) -> Option<&'a Target> {
+        self.fleet.get(*self.slots.get(place)?)
+    }
+
+    /// All of them, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = &'a Target> + use<'a> {
+        let fleet = self.fleet;
+        self.slots.iter().filter_map(move |slot| fleet.get(*slot))
+    }
+
+    /// A uniformly drawn target. Cost O(1).
+    #[must_use]
+    pub fn random(&self, draw: u32) -> Option<&'a Target> {
+        self.at(scale(draw, self.len()))
+    }
+
+    /// Two different targets, uniformly drawn; twice the same one where there is only one.
+    /// Cost O(1).
+    #[must_use]
+    pub fn random_pair(&self, draws: (u32, u32)) -> Option<(&'a Target, &'a Target)> {
+        let first = scale(draws.0, self.len());
+        let mut second = scale(draws.1, self.len().saturating_sub(1));
+        if second >= first && self.len() > 1 {
+            second += 1;
+        }
+        Some((self.at(first)?, self.at(second)?))
+    }
+
+    /// The lowest load, ties by fewest picks per weight; unknown loads only when there is no
+    /// other. Cost O(n).
+    #[must_use]
+    pub fn min_by_load(&self) -> Option<Slot> {
+        self.iter()
+            .min_by(|a, b| a.by_load(b))
+            .map(|target| target.slot)
+    }
+
+    /// The target with the next higher slot, going round at the end. Cost O(1) where most targets
+    /// are eligible, O(n) at worst.
+    #[must_use]
+    pub fn after(&self, slot: Option<Slot>) -> Option<&'a Target> {
+        let from = slot.map_or(0, |slot| slot.index() + 1);
+        if self.ordered {
+            let place = self.slots.partition_point(|slot| slot.index() < from);
+            return self.at(if place < self.len() { place } else { 0 });
+        }
+        let positions = &self.fleet.position;
+        let (before, rest) = positions.split_at(from.min(positions.len()));
+        let is_eligible = |position: &u32| *position != ABSENT;
+        let found = rest
+            .iter()
+            .position(is_eligible)
+            .map(|place| place + before.len());
+        let found = found.or_else(|| before.iter().position(is_eligible))?;
+        self.fleet.get(Slot(index_u32(found)))
+    }
+}
+
+/// Maps 32 random bits to `0..len` without division (Lemire 2019; bias below len / 2^32).
+fn scale(draw: u32, len: usize) -> usize {
+    #[expect(clippy::cast_possible_truncation, reason = "the result is below len")]
+    let place = ((u64::from(draw) * len as u64) >> 32) as usize;
+    place
+}
+
+fn index_u32(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(ABSENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fleet(loads: &[f64]) -> Fleet {
+        let mut fleet = Fleet::default();
+        for (slot, load) in (0..).zip(loads) {
+            fleet.update(0, 1, Target::new(Slot(slot), *load));
+        }
+        fleet
+    }
+
+    #[test]
+    fn lowest_load_follows_ties_moves_and_removals() {
+        // The list test of the first dynamic load balancer: B, C, A = 20, 30, 40; D = 20; B to 40;
+        // D to 45.
+        let mut fleet = fleet(&[40.0, 20.0, 30.0]);
+        let (b, c, d) = (Slot(1), Slot(2), Slot(3));
+        assert_eq!(fleet.eligible().min_by_load(), Some(b));
+        fleet.update(0, 1, Target::new(d, 20.0));
+        fleet.count_pick(b);
+        assert_eq!(
+            fleet.eligible().min_by_load(),
+            Some(d),
+            "a tie goes to the fewer picks"
+        );
+        fleet.update(0, 1, Target::new(b, 40.0));
+        assert_eq!(fleet.eligible().min_by_load(), Some(d));
+        fleet.update(0, 1, Target::new(d, 45.0));
+        assert_eq!(fleet.eligible().min_by_load(), Some(c));
+        fleet.leave(c);
+        assert_ne!(fleet.eligible().min_by_load(), Some(c));
+    }
+
+    #[test]
+    fn unknown_load_is_the_last_choice() {
+        let mut fleet = fleet(&[f64::NAN, 1e300]);
+        assert_eq!(fleet.eligible().min_by_load(), Some(Slot(1)));
+        fleet.leave(Slot(1));
+        assert_eq!(fleet.eligible().min_by_load(), Some(Slot(0)));
+    }
+
+    #[test]
+    fn eligible_list_survives_every_order_of_changes() {
+        let mut fleet = fleet(&[1.0; 5]);
+        for slot in [4, 0, 2] {
+            let mut target = Target::new(Slot(slot), 1.0);
+            target.eligible = false;
+            fleet.update(0, 1, target);
+        }
+        fleet.leave(Slot(0));
+        let mut seen: Vec<_> = fleet
+            .eligible()
+            .iter()
+            .map(|target| target.slot.0)
+            .collect();
+        seen.sort_unstable();
+        assert_eq!(seen, [1, 3]);
+        fleet.update(0, 1, Target::new(Slot(4), 1.0));
+        assert_eq!(fleet.eligible().len(), 3);
+    }
+
+    #[test]
+    fn after_goes_round_and_skips_the_ineligible() {
+        let mut fleet = fleet(&[1.0; 4]);
+        fleet.leave(Slot(2));
+        let next = |fleet: &Fleet, slot| fleet.eligible().after(slot).map(|t| t.slot.0);
+        assert_eq!(next(&fleet, None), Some(0));
+        assert_eq!(next(&fleet, Some(Slot(1))), Some(3));
+        assert_eq!(next(&fleet, Some(Slot(3))), Some(0));
+        assert_eq!(next(&fleet, Some(Slot(99))), Some(0));
+        let among = |fleet: &mut Fleet, after| {
+            fleet.limited_to(vec![Slot(3), Slot(1), Slot(2)], |f| {
+                f.eligible().after(after).map(|t| t.slot.0)
+            })
+        };
+        assert_eq!(among(&mut fleet, Some(Slot(1))), Some(3));
+        assert_eq!(among(&mut fleet, Some(Slot(3))), Some(1));
+    }
+
+    #[test]
+    fn pair_is_two_different_targets() {
+        let fleet = fleet(&[1.0, 2.0, 3.0]);
+        for first in [0, u32::MAX / 2, u32::MAX] {
+            for second in [0, u32::MAX / 2, u32::MAX] {
+                let (a, b) = fleet
+                    .eligible()
+                    .random_pair((first, second))
+                    .expect("three targets");
+                assert_ne!(a.slot, b.slot);
+            }
+        }
+    }
+
+    #[test]
+    fn candidates_that_are_gone_are_not_offered() {
+        let mut fleet = fleet(&[1.0, 2.0]);
+        fleet.leave(Slot(0));
+        let offered = fleet.limited_to(vec![Slot(0), Slot(7)], |fleet| fleet.eligible().len());
+        assert_eq!(offered, 0);
+        assert_eq!(fleet.eligible().len(), 1, "the limit ends with the choice");
+    }
+}

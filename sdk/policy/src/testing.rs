@@ -1,0 +1,199 @@
+//! Runs a policy natively against a fake fleet: the same trait, the same runner, no Wasm.
+
+use crate::{Formula, FormulaRunner, Request, Row, Slot, Strategy, StrategyRunner, Target};
+
+/// Plays the host for a strategy.
+///
+/// ```
+/// use loadline_sdk::{prelude::*, testing::StrategyHost};
+/// #[derive(Default)]
+/// struct First;
+/// impl Strategy for First {
+///     fn pick(&mut self, fleet: &Fleet, _: &Request) -> Option<Slot> {
+///         fleet.targets().find(|target| target.eligible).map(|target| target.slot)
+///     }
+/// }
+/// let mut host = StrategyHost::<First>::with_loads(&[0.5, 0.1]);
+/// host.change(0, |target| target.eligible = false);
+/// assert_eq!(host.pick(), Some(Slot(1)));
+/// ```
+#[derive(Debug)]
+pub struct StrategyHost<S> {
+    runner: StrategyRunner<S>,
+    targets: Vec<Target>,
+    random: u64,
+    /// The clock that requests and updates carry, in milliseconds.
+    pub now_ms: u64,
+}
+
+impl<S: Strategy> StrategyHost<S> {
+    /// A host with no targets yet.
+    ///
+    /// # Errors
+    /// What the strategy says of the settings.
+    pub fn new(settings: &str, seed: u64) -> Result<Self, String> {
+        let mut runner = StrategyRunner::default();
+        runner.configure(settings, seed)?;
+        Ok(Self {
+            runner,
+            targets: Vec::new(),
+            random: seed,
+            now_ms: 0,
+        })
+    }
+
+    /// Default settings and one eligible target of weight 1 a load; slots count from 0.
+    ///
+    /// # Panics
+    /// The strategy refuses the empty settings.
+    #[must_use]
+    pub fn with_loads(loads: &[f64]) -> Self {
+        let mut host = Self::new("{}", 1).expect("a strategy must accept empty settings");
+        for load in loads {
+            host.add(*load);
+        }
+        host
+    }
+
+    /// One more target; its slot is the next free one.
+    pub fn add(&mut self, load: f64) -> Slot {
+        let slot = Slot(u32::try_from(self.targets.len()).unwrap_or(u32::MAX));
+        self.targets.push(Target::new(slot, load));
+        self.runner
+            .update(self.now_ms, 1, [Target::new(slot, load)]);
+        slot
+    }
+
+    /// Changes a target and tells the strategy; unknown slots are left alone.
+    pub fn change(&mut self, slot: u32, change: impl FnOnce(&mut Target)) {
+        if let Some(target) = self.targets.get_mut(Slot(slot).index()) {
+            change(target);
+            self.runner.update(self.now_ms, 1, [target.clone()]);
+        }
+    }
+
+    /// The target is gone.
+    pub fn leave(&mut self, slot: u32) {
+        self.runner.leave(&[Slot(slot)]);
+    }
+
+    /// A request without key, class or cost, with fresh random bits.
+    pub fn request(&mut self) -> Request {
+        self.random = splitmix(self.random);
+        Request {
+            key: 0,
+            class: 0,
+            cost: 1.0,
+            now_ms: self.now_ms,
+            random: self.random,
+        }
+    }
+
+    /// Picks for such a request.
+    pub fn pick(&mut self) -> Option<Slot> {
+        let request = self.request();
+        self.runner.pick(&request)
+    }
+
+    /// Picks for such a request among these slots.
+    pub fn pick_among(&mut self, slots: &[u32]) -> Option<Slot> {
+        let request = self.request();
+        self.runner
+            .pick_among(&request, slots.iter().copied().map(Slot).collect())
+    }
+
+    /// How often each slot is picked in `picks` requests.
+    pub fn shares(&mut self, picks: usize) -> Vec<usize> {
+        let mut shares = vec![0; self.targets.len()];
+        for _ in 0..picks {
+            if let Some(slot) = self.pick() {
+                shares[slot.index()] += 1;
+            }
+        }
+        shares
+    }
+
+    /// A new generation of the strategy takes over: state carried, fleet fed again.
+    ///
+    /// # Errors
+    /// What the strategy says of the settings.
+    pub fn reload(&mut self, settings: &str) -> Result<bool, String> {
+        let state = self.runner.save();
+        let mut next = StrategyRunner::default();
+        next.configure(settings, 1)?;
+        next.update(self.now_ms, 1, self.targets.iter().cloned());
+        let restored = next.restore(&state);
+        self.runner = next;
+        Ok(restored)
+    }
+
+    /// The runner itself, for what this harness does not cover.
+    pub fn runner(&mut self) -> &mut StrategyRunner<S> {
+        &mut self.runner
+    }
+}
+
+/// Plays the host for a formula.
+#[derive(Debug)]
+pub struct FormulaHost<F> {
+    runner: FormulaRunner<F>,
+    /// The clock that evaluations carry, in milliseconds.
+    pub now_ms: u64,
+}
+
+impl<F: Formula> FormulaHost<F> {
+    /// A configured formula.
+    ///
+    /// # Errors
+    /// What the formula says of the settings.
+    pub fn new(settings: &str) -> Result<Self, String> {
+        let mut runner = FormulaRunner::default();
+        runner.configure(settings)?;
+        Ok(Self { runner, now_ms: 0 })
+    }
+
+    /// The load of a target in slot 0 that reports these metrics; NaN where one without a fallback
+    /// is missing, as the host would have it.
+    pub fn load(&mut self, metrics: &[(&str, f64)]) -> f64 {
+        self.load_of(0, metrics)
+    }
+
+    /// The same for the target in `slot`.
+    pub fn load_of(&mut self, slot: u32, metrics: &[(&str, f64)]) -> f64 {
+        let mut values = Vec::new();
+        for wanted in self.runner.metrics() {
+            let reported = metrics.iter().find(|(name, _)| *name == wanted.name);
+            match reported.map(|(_, value)| *value).or(wanted.fallback) {
+                Some(value) => values.push(value),
+                None => return f64::NAN,
+            }
+        }
+        let loads = self
+            .runner
+            .evaluate(self.now_ms, [Slot(slot)].into_iter(), &values);
+        loads.first().copied().unwrap_or(f64::NAN)
+    }
+
+    /// The runner itself, for what this harness does not cover.
+    pub fn runner(&mut self) -> &mut FormulaRunner<F> {
+        &mut self.runner
+    }
+}
+
+/// One row outside any host, for calling [`Formula::load`] directly.
+#[must_use]
+pub fn row(values: &[f64]) -> Row<'_> {
+    Row {
+        now_ms: 0,
+        slot: Slot(0),
+        values,
+    }
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014): the next state is also the draw.
+fn splitmix(state: u64) -> u64 {
+    let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
