@@ -46,12 +46,9 @@ fn policy_names(policies: &Path) -> Vec<String> {
     let entries = fs::read_dir(policies)
         .unwrap_or_else(|error| stop(&format!("cannot list {}: {error}", policies.display())));
     let is_crate = |path: &PathBuf| path.join("Cargo.toml").is_file();
-    let paths = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(is_crate);
-    let mut names: Vec<_> = paths
-        .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
-        .collect();
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_crate);
+    let mut names: Vec<_> =
+        paths.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect();
     names.sort();
     names
 }
@@ -71,9 +68,7 @@ fn add_target() {
         return;
     }
     println!("cargo::warning=adding the target {TARGET} with rustup");
-    let added = Command::new("rustup")
-        .args(["target", "add", TARGET])
-        .output();
+    let added = Command::new("rustup").args(["target", "add", TARGET]).output();
     let added = added.map(|output| output.status.success()).unwrap_or(false);
     if !(added && has_target()) {
         stop(&format!(
@@ -86,25 +81,15 @@ fn add_target() {
 fn build(root: &Path, names: &[String]) -> PathBuf {
     let target_folder = target_folder();
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-    cargo.current_dir(root).args([
-        "build",
-        "--locked",
-        "--profile",
-        PROFILE,
-        "--target",
-        TARGET,
-    ]);
+    cargo.current_dir(root).args(["build", "--locked", "--profile", PROFILE, "--target", TARGET]);
     cargo.arg("--target-dir").arg(&target_folder);
     for name in names {
         cargo.arg("--package").arg(format!("policy-{name}"));
     }
     // What the outer cargo was told about its own build does not hold for this one.
-    for name in [
-        "CARGO_ENCODED_RUSTFLAGS",
-        "RUSTFLAGS",
-        "RUSTC_WORKSPACE_WRAPPER",
-        "CARGO_BUILD_TARGET",
-    ] {
+    for name in
+        ["CARGO_ENCODED_RUSTFLAGS", "RUSTFLAGS", "RUSTC_WORKSPACE_WRAPPER", "CARGO_BUILD_TARGET"]
+    {
         cargo.env_remove(name);
     }
     let output = cargo
@@ -120,9 +105,7 @@ fn build(root: &Path, names: &[String]) -> PathBuf {
 /// `policies` beside this profile's folder in the outer target folder.
 fn target_folder() -> PathBuf {
     let out = folder("OUT_DIR");
-    let build = out
-        .ancestors()
-        .find(|path| path.file_name().is_some_and(|name| name == "build"));
+    let build = out.ancestors().find(|path| path.file_name().is_some_and(|name| name == "build"));
     let target = build.and_then(|path| path.parent()?.parent());
     target.unwrap_or(&out).join("policies")
 }

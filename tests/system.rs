@@ -1,1 +1,14 @@
-//! x
+//! Whole-system tests, through public edges only: datagrams, HTTP, the policies folder, the process.
+//!
+//! Every test starts what it needs on free ports and waits for changes, never for time to pass.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(missing_docs, reason = "a test's name says what it shows")]
+
+mod support;
+
+mod api;
+mod faults;
+mod process;
+mod reload;
+mod walk;

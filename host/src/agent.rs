@@ -69,15 +69,7 @@ impl Agent {
             window: Window::new(metric.window),
         };
         let meters = config.metrics.iter().map(meter).collect();
-        Self {
-            config,
-            farm,
-            keyring,
-            boot,
-            seq: 0,
-            meters,
-            next_report: now,
-        }
+        Self { config, farm, keyring, boot, seq: 0, meters, next_report: now }
     }
 
     /// When there is something to do next.
@@ -110,11 +102,7 @@ impl Agent {
 
     /// The last report: hosts take the machine out at once. `None` when there was no report yet.
     pub fn leave(&mut self) -> Option<Vec<u8>> {
-        if self.seq == 0 {
-            None
-        } else {
-            self.frame(State::Leaving)
-        }
+        if self.seq == 0 { None } else { self.frame(State::Leaving) }
     }
 
     fn is_full(&self) -> bool {
@@ -124,9 +112,7 @@ impl Agent {
     fn frame(&mut self, state: State) -> Option<Vec<u8>> {
         self.seq += 1;
         let frame = wire::encode(&[self.report(state)], &self.keyring);
-        frame
-            .inspect_err(|error| tracing::error!(%error, "cannot encode this report"))
-            .ok()
+        frame.inspect_err(|error| tracing::error!(%error, "cannot encode this report")).ok()
     }
 
     fn report(&self, state: State) -> Report<'_> {
@@ -140,25 +126,11 @@ impl Agent {
             state,
             weight: self.config.weight,
             metrics: Metrics {
-                names: self
-                    .config
-                    .metrics
-                    .iter()
-                    .map(|metric| metric.name.as_str())
-                    .collect(),
-                values: self
-                    .meters
-                    .iter()
-                    .map(|meter| meter.window.average())
-                    .collect(),
+                names: self.config.metrics.iter().map(|metric| metric.name.as_str()).collect(),
+                values: self.meters.iter().map(|meter| meter.window.average()).collect(),
             },
             services: self.config.services.iter().map(offered).collect(),
-            labels: self
-                .config
-                .labels
-                .iter()
-                .map(|(k, v)| (k.as_str(), v.as_str()))
-                .collect(),
+            labels: self.config.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
         }
     }
 }

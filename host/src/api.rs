@@ -62,10 +62,7 @@ async fn target(
 ) -> Result<Response, ApiError> {
     let request = body::pick_request(query.as_deref().unwrap_or_default())?;
     let answer = pick(&view.pools, &request)?;
-    let accept = headers
-        .get(ACCEPT)
-        .and_then(|accept| accept.to_str().ok())
-        .unwrap_or_default();
+    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     Ok(if accept.starts_with("text/plain") {
         format!("{}\n", answer.target.address).into_response()
     } else {
@@ -74,23 +71,15 @@ async fn target(
 }
 
 async fn pools(State(view): State<Arc<View>>) -> Json<Vec<body::Pool>> {
-    Json(
-        view.pools
-            .all()
-            .iter()
-            .map(|pool| body::Pool::of(pool))
-            .collect(),
-    )
+    Json(view.pools.all().iter().map(|pool| body::Pool::of(pool)).collect())
 }
 
 async fn machines(State(view): State<Arc<View>>) -> Json<Vec<body::Machine>> {
     let targets = body::Targets::of(&view.pools);
     let fleet = view.fleet.read();
     let now_ms = view.pools.clock().now_ms();
-    let mut machines: Vec<_> = fleet
-        .machines()
-        .map(|(_, machine)| body::Machine::of(machine, &targets, now_ms))
-        .collect();
+    let mut machines: Vec<_> =
+        fleet.machines().map(|(_, machine)| body::Machine::of(machine, &targets, now_ms)).collect();
     machines.sort_by(|a, b| a.name.cmp(&b.name));
     Json(machines)
 }
@@ -101,24 +90,13 @@ async fn machine(
 ) -> Result<Json<body::Machine>, ApiError> {
     let targets = body::Targets::of(&view.pools);
     let fleet = view.fleet.read();
-    let (_, machine) = fleet
-        .by_name(&name)
-        .ok_or_else(|| ApiError::unknown_machine(&name))?;
-    Ok(Json(body::Machine::of(
-        machine,
-        &targets,
-        view.pools.clock().now_ms(),
-    )))
+    let (_, machine) = fleet.by_name(&name).ok_or_else(|| ApiError::unknown_machine(&name))?;
+    Ok(Json(body::Machine::of(machine, &targets, view.pools.clock().now_ms())))
 }
 
 async fn policies(State(view): State<Arc<View>>) -> Json<Vec<body::Policy>> {
     let board = Arc::clone(&view.board.lock());
-    Json(
-        board
-            .iter()
-            .map(|(name, entry)| body::Policy::of(name, entry, &view.pools))
-            .collect(),
-    )
+    Json(board.iter().map(|(name, entry)| body::Policy::of(name, entry, &view.pools)).collect())
 }
 
 async fn policy(
@@ -126,9 +104,8 @@ async fn policy(
     Path(name): Path<String>,
 ) -> Result<Json<body::Policy>, ApiError> {
     let board = Arc::clone(&view.board.lock());
-    let (name, entry) = board
-        .get_key_value(&*name)
-        .ok_or_else(|| ApiError::unknown_policy(&name))?;
+    let (name, entry) =
+        board.get_key_value(&*name).ok_or_else(|| ApiError::unknown_policy(&name))?;
     Ok(Json(body::Policy::of(name, entry, &view.pools)))
 }
 
@@ -139,10 +116,7 @@ async fn ready(State(view): State<Arc<View>>) -> (StatusCode, &'static str) {
     if view.pools.all().iter().any(|pool| pool.eligible() > 0) {
         (StatusCode::OK, "ready\n")
     } else {
-        (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "no machine has reported yet\n",
-        )
+        (StatusCode::SERVICE_UNAVAILABLE, "no machine has reported yet\n")
     }
 }
 

@@ -40,13 +40,7 @@ A policy takes effect when it is dropped into the policies folder:
 #[command(name = "loadline", version, after_help = EXAMPLES)]
 struct Args {
     /// Configuration file [default: loadline.toml here, if there is one]
-    #[arg(
-        long,
-        short,
-        global = true,
-        value_name = "FILE",
-        env = "LOADLINE_CONFIG"
-    )]
+    #[arg(long, short, global = true, value_name = "FILE", env = "LOADLINE_CONFIG")]
     config: Option<PathBuf>,
     /// What is logged: error, warn, info, debug, trace, or by module (loadline=debug)
     #[arg(
@@ -58,13 +52,7 @@ struct Args {
     )]
     log: String,
     /// How logs look on standard error
-    #[arg(
-        long,
-        global = true,
-        value_enum,
-        default_value = "text",
-        env = "LOADLINE_LOG_FORMAT"
-    )]
+    #[arg(long, global = true, value_enum, default_value = "text", env = "LOADLINE_LOG_FORMAT")]
     log_format: LogFormat,
     #[command(subcommand)]
     command: Option<Command>,
@@ -116,10 +104,7 @@ pub fn main() -> ExitCode {
     match perform(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Config(error)) => {
-            complain(&format!(
-                "configuration:\n  {}",
-                error.to_string().replace('\n', "\n  ")
-            ));
+            complain(&format!("configuration:\n  {}", error.to_string().replace('\n', "\n  ")));
             USAGE.into()
         }
         Err(Failure::Other(message)) => {
@@ -133,9 +118,7 @@ fn perform(args: Args) -> Result<(), Failure> {
     let file = args.config.as_deref();
     match args.command.unwrap_or(Command::Run) {
         Command::Config(command) => config_command(&command, file),
-        Command::Pick(question) => ask::ask(&question)
-            .map(|answer| say(&answer))
-            .map_err(other),
+        Command::Pick(question) => ask::ask(&question).map(|answer| say(&answer)).map_err(other),
         role => {
             let mut config = load(file)?;
             match role {

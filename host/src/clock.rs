@@ -14,9 +14,7 @@ impl Clock {
     /// A clock that starts now.
     #[must_use]
     pub fn start() -> Self {
-        Self {
-            start: Instant::now(),
-        }
+        Self { start: Instant::now() }
     }
 
     /// Milliseconds now.

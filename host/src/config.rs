@@ -87,10 +87,8 @@ pub enum MetricSource {
 }
 
 impl MetricSource {
-    const ALL: [(&str, Self); 2] = [
-        ("system:cpu", Self::SystemCpu),
-        ("system:memory", Self::SystemMemory),
-    ];
+    const ALL: [(&str, Self); 2] =
+        [("system:cpu", Self::SystemCpu), ("system:memory", Self::SystemMemory)];
 }
 
 /// `[[agent.service]]`
@@ -131,18 +129,11 @@ impl ReportsConfig {
             match key.read() {
                 Ok(key) => keys.push(key),
                 Err(what) => {
-                    problems.push(Problem {
-                        key: format!("reports.keys[{index}]"),
-                        what,
-                    });
+                    problems.push(Problem { key: format!("reports.keys[{index}]"), what });
                 }
             }
         }
-        if problems.is_empty() {
-            Ok(Keyring::new(keys))
-        } else {
-            Err(ConfigError { problems })
-        }
+        if problems.is_empty() { Ok(Keyring::new(keys)) } else { Err(ConfigError { problems }) }
     }
 }
 
@@ -328,28 +319,19 @@ impl Config {
     /// Every problem of the text.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let table = text.parse::<toml::Table>().map_err(|error| ConfigError {
-            problems: vec![Problem {
-                key: String::new(),
-                what: error.to_string(),
-            }],
+            problems: vec![Problem { key: String::new(), what: error.to_string() }],
         })?;
         let mut problems = Vec::new();
         let mut root = Section::new(table, String::new(), &mut problems);
         let config = Self {
             agent: root.section("agent").map(agent),
-            reports: root
-                .section("reports")
-                .map_or_else(ReportsConfig::default, reports),
+            reports: root.section("reports").map_or_else(ReportsConfig::default, reports),
             host: root.section("host").map(host),
             pools: pools(root.sections("pool")),
         };
         root.finish();
         config.check_together(&mut problems);
-        if problems.is_empty() {
-            Ok(config)
-        } else {
-            Err(ConfigError { problems })
-        }
+        if problems.is_empty() { Ok(config) } else { Err(ConfigError { problems }) }
     }
 
     /// The configuration in force, as a file.
@@ -369,23 +351,14 @@ impl Config {
         }
         if let Some(agent) = &self.agent {
             if let Some(name) = twice(agent.metrics.iter().map(|metric| &metric.name)) {
-                report(
-                    "agent.metric".to_owned(),
-                    format!("two metrics are named {name:?}"),
-                );
+                report("agent.metric".to_owned(), format!("two metrics are named {name:?}"));
             }
             if let Some(name) = twice(agent.services.iter().map(|service| &service.name)) {
-                report(
-                    "agent.service".to_owned(),
-                    format!("two services are named {name:?}"),
-                );
+                report("agent.service".to_owned(), format!("two services are named {name:?}"));
             }
         }
         if let Some(id) = twice(self.reports.keys.iter().map(|key| key.id)) {
-            report(
-                "reports.keys".to_owned(),
-                format!("two keys have the id {id}"),
-            );
+            report("reports.keys".to_owned(), format!("two keys have the id {id}"));
         }
         if let Some(host) = &self.host
             && !host.insecure
@@ -413,12 +386,7 @@ fn agent(mut section: Section<'_>) -> AgentConfig {
             None => default.metrics,
             Some(sections) => sections.into_iter().map(metric).collect(),
         },
-        services: section
-            .sections("service")
-            .into_iter()
-            .flatten()
-            .map(service)
-            .collect(),
+        services: section.sections("service").into_iter().flatten().map(service).collect(),
     };
     section.finish();
     config
@@ -453,12 +421,7 @@ fn reports(mut section: Section<'_>) -> ReportsConfig {
         group: section.group("group", default.group),
         interfaces: section.strings("interfaces"),
         send_to: section.destinations("send_to"),
-        keys: section
-            .sections("keys")
-            .into_iter()
-            .flatten()
-            .map(key)
-            .collect(),
+        keys: section.sections("keys").into_iter().flatten().map(key).collect(),
     };
     section.finish();
     config
@@ -483,9 +446,7 @@ fn host(mut section: Section<'_>) -> HostConfig {
             "an address and port, \"127.0.0.1:14000\"",
         ),
         insecure: section.boolean("insecure", default.insecure),
-        policies: section
-            .string("policies")
-            .map_or(default.policies, PathBuf::from),
+        policies: section.string("policies").map_or(default.policies, PathBuf::from),
         miss_limit: section.integer("miss_limit", default.miss_limit, 1..=MISS_LIMIT_MAX),
     };
     section.finish();
@@ -529,11 +490,8 @@ fn twice<T: Ord + Copy>(names: impl Iterator<Item = T>) -> Option<T> {
 }
 
 fn host_name() -> String {
-    let name = nix::unistd::gethostname()
-        .ok()
-        .and_then(|name| name.into_string().ok());
-    name.filter(|name| is_name(name))
-        .unwrap_or_else(|| "localhost".to_owned())
+    let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    name.filter(|name| is_name(name)).unwrap_or_else(|| "localhost".to_owned())
 }
 
 fn as_text<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

@@ -7,7 +7,7 @@
 
 mod loss;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -16,6 +16,8 @@ pub use loss::Loss;
 
 /// Machines known at most: bounds what forged names can cost.
 pub const MACHINES_MAX: usize = 200_000;
+/// Sets of metric names remembered for sharing: farms have a few makes of machines.
+const NAME_SETS_MAX: usize = 64;
 /// How long a machine that is gone is still shown, in milliseconds.
 const FORGET_AFTER_MS: u64 = 600_000;
 /// The service of a machine that names none.
@@ -93,6 +95,8 @@ pub struct Machine {
 /// What became of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applied {
+    /// The machine is new, or back after it was gone.
+    Joined(MachineId),
     /// The machine's row changed.
     Changed(MachineId),
     /// The same report again, as on a second interface.
@@ -115,7 +119,13 @@ pub struct Fleet {
     machines: Vec<Option<Machine>>,
     free: Vec<MachineId>,
     by_name: HashMap<Arc<str>, MachineId>,
-    last_names: MetricNames,
+    names: NameSets,
+}
+
+/// The metric names of recent reports, newest first: machines of one make share them.
+#[derive(Debug, Default)]
+struct NameSets {
+    recent: VecDeque<MetricNames>,
 }
 
 impl Fleet {
@@ -128,7 +138,7 @@ impl Fleet {
             machines: Vec::new(),
             free: Vec::new(),
             by_name: HashMap::new(),
-            last_names: Arc::new([]),
+            names: NameSets::default(),
         }
     }
 
@@ -146,8 +156,9 @@ impl Fleet {
         let newer = (report.boot, report.seq).cmp(&(machine.boot, machine.seq));
         match newer {
             std::cmp::Ordering::Greater => {
-                machine.replace(report, from, received_ms, &mut self.last_names);
-                Applied::Changed(id)
+                let was_alive = machine.alive;
+                machine.replace(report, from, received_ms, &mut self.names);
+                if machine.alive && !was_alive { Applied::Joined(id) } else { Applied::Changed(id) }
             }
             std::cmp::Ordering::Equal => Applied::Duplicate,
             std::cmp::Ordering::Less if report.boot < machine.boot => Applied::OldBoot,
@@ -208,10 +219,10 @@ impl Fleet {
             self.machines.push(None);
             MachineId(u32::try_from(self.machines.len() - 1).unwrap_or(u32::MAX))
         });
-        let machine = Machine::new(report, from, received_ms, &mut self.last_names);
+        let machine = Machine::new(report, from, received_ms, &mut self.names);
         self.by_name.insert(Arc::clone(&machine.name), id);
         self.machines[id.index()] = Some(machine);
-        Applied::Changed(id)
+        Applied::Joined(id)
     }
 }
 
@@ -222,12 +233,7 @@ impl MachineId {
 }
 
 impl Machine {
-    fn new(
-        report: &Report<'_>,
-        from: IpAddr,
-        received_ms: u64,
-        last_names: &mut MetricNames,
-    ) -> Self {
+    fn new(report: &Report<'_>, from: IpAddr, received_ms: u64, names: &mut NameSets) -> Self {
         let mut machine = Self {
             name: report.machine.into(),
             boot: report.boot,
@@ -239,15 +245,12 @@ impl Machine {
             source: from,
             received_ms,
             captured_ms: received_ms,
-            metrics: Measured {
-                names: Arc::clone(last_names),
-                values: Vec::new(),
-            },
+            metrics: Measured { names: names.get(&[]), values: Vec::new() },
             services: Vec::new(),
             labels: Vec::new(),
             loss: Loss::default(),
         };
-        machine.take(report, from, received_ms, last_names);
+        machine.take(report, from, received_ms, names);
         machine
     }
 
@@ -256,25 +259,15 @@ impl Machine {
         report: &Report<'_>,
         from: IpAddr,
         received_ms: u64,
-        last_names: &mut MetricNames,
+        names: &mut NameSets,
     ) {
         // A restarted agent counts from 1 again: the gap between two boots says nothing.
-        let gap = if report.boot == self.boot {
-            report.seq - self.seq
-        } else {
-            1
-        };
+        let gap = if report.boot == self.boot { report.seq - self.seq } else { 1 };
         self.loss.received(gap);
-        self.take(report, from, received_ms, last_names);
+        self.take(report, from, received_ms, names);
     }
 
-    fn take(
-        &mut self,
-        report: &Report<'_>,
-        from: IpAddr,
-        received_ms: u64,
-        last_names: &mut MetricNames,
-    ) {
+    fn take(&mut self, report: &Report<'_>, from: IpAddr, received_ms: u64, names: &mut NameSets) {
         self.boot = report.boot;
         self.seq = report.seq;
         self.interval_ms = report.interval_ms;
@@ -284,24 +277,16 @@ impl Machine {
         self.source = from;
         self.received_ms = received_ms;
         self.captured_ms = received_ms.saturating_sub(report.delay_ms.into());
-        self.metrics.take(&report.metrics, last_names);
-        self.take_services(&report.services, last_names);
+        self.metrics.take(&report.metrics, names);
+        self.take_services(&report.services, names);
         let same = self.labels.len() == report.labels.len()
-            && self
-                .labels
-                .iter()
-                .zip(&report.labels)
-                .all(|(a, b)| *a.0 == *b.0 && *a.1 == *b.1);
+            && self.labels.iter().zip(&report.labels).all(|(a, b)| *a.0 == *b.0 && *a.1 == *b.1);
         if !same {
-            self.labels = report
-                .labels
-                .iter()
-                .map(|(k, v)| ((*k).into(), (*v).into()))
-                .collect();
+            self.labels = report.labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
         }
     }
 
-    fn take_services(&mut self, services: &[Service<'_>], last_names: &mut MetricNames) {
+    fn take_services(&mut self, services: &[Service<'_>], names: &mut NameSets) {
         let implied = [Service {
             name: DEFAULT_SERVICE,
             address: "",
@@ -311,26 +296,15 @@ impl Machine {
             completed: 0,
             in_flight: 0,
         }];
-        let services = if services.is_empty() {
-            &implied
-        } else {
-            services
-        };
+        let services = if services.is_empty() { &implied } else { services };
         let same = self.services.len() == services.len()
-            && self
-                .services
-                .iter()
-                .zip(services)
-                .all(|(a, b)| *a.name == *b.name);
+            && self.services.iter().zip(services).all(|(a, b)| *a.name == *b.name);
         if !same {
             let offered = |service: &Service<'_>| Offered {
                 name: service.name.into(),
                 address: service.address.into(),
                 weight: service.weight,
-                metrics: Measured {
-                    names: Arc::clone(last_names),
-                    values: Vec::new(),
-                },
+                metrics: Measured { names: names.get(&[]), values: Vec::new() },
                 accepted: 0,
                 completed: 0,
                 in_flight: 0,
@@ -342,7 +316,7 @@ impl Machine {
                 offered.address = service.address.into();
             }
             offered.weight = service.weight;
-            offered.metrics.take(&service.metrics, last_names);
+            offered.metrics.take(&service.metrics, names);
             offered.accepted = service.accepted;
             offered.completed = service.completed;
             offered.in_flight = service.in_flight;
@@ -377,28 +351,34 @@ impl Measured {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f64> {
         let index = self.names.iter().position(|known| **known == *name)?;
-        self.values
-            .get(index)
-            .copied()
-            .filter(|value| value.is_finite())
+        self.values.get(index).copied().filter(|value| value.is_finite())
     }
 
-    /// Replaces the values; the names are kept, or shared with the last report's, where they are
-    /// the same.
-    fn take(&mut self, metrics: &Metrics<'_>, last_names: &mut MetricNames) {
-        let same = |names: &MetricNames| {
-            names.len() == metrics.names.len()
-                && names.iter().zip(&metrics.names).all(|(a, b)| **a == **b)
-        };
-        if !same(&self.names) {
-            if !same(last_names) {
-                *last_names = metrics.names.iter().map(|name| (*name).into()).collect();
-            }
-            self.names = Arc::clone(last_names);
+    /// Replaces the values; the names are kept where they are the same.
+    fn take(&mut self, metrics: &Metrics<'_>, names: &mut NameSets) {
+        if !is_same(&self.names, &metrics.names) {
+            self.names = names.get(&metrics.names);
         }
         self.values.clear();
         self.values.extend_from_slice(&metrics.values);
     }
+}
+
+impl NameSets {
+    /// These names, shared with other reports that have the same ones.
+    fn get(&mut self, names: &[&str]) -> MetricNames {
+        if let Some(known) = self.recent.iter().find(|known| is_same(known, names)) {
+            return Arc::clone(known);
+        }
+        let new: MetricNames = names.iter().map(|name| (*name).into()).collect();
+        self.recent.truncate(NAME_SETS_MAX - 1);
+        self.recent.push_front(Arc::clone(&new));
+        new
+    }
+}
+
+fn is_same(known: &MetricNames, names: &[&str]) -> bool {
+    known.len() == names.len() && known.iter().zip(names).all(|(a, b)| **a == **b)
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ pub mod module;
 pub mod text;
 pub mod watch;
 
+pub use builtin::built_in;
 pub use engine::{Limits, PolicyEngine};
 pub use guest::{CallError, FormulaGuest, StartError, StrategyGuest};
 pub use library::{Entry, Library, Origin};

@@ -101,36 +101,23 @@ impl Report<'_> {
     pub fn check(&self) -> Result<(), WireError> {
         check_name("farm", self.farm)?;
         check_name("machine", self.machine)?;
-        ensure(
-            "interval_ms",
-            (1..=INTERVAL_MS_MAX).contains(&self.interval_ms),
-        )?;
+        ensure("interval_ms", (1..=INTERVAL_MS_MAX).contains(&self.interval_ms))?;
         check_weight(self.weight)?;
         check_metrics(&self.metrics)?;
         ensure("services", self.services.len() <= SERVICES_MAX)?;
         for (index, service) in self.services.iter().enumerate() {
             check_name("service", service.name)?;
-            let again = self.services[..index]
-                .iter()
-                .any(|other| other.name == service.name);
+            let again = self.services[..index].iter().any(|other| other.name == service.name);
             ensure("service", !again)?;
             ensure("address", service.address.len() <= 2 * NAME_BYTES_MAX)?;
-            ensure(
-                "address",
-                !service
-                    .address
-                    .contains(|c: char| c.is_control() || c == ' '),
-            )?;
+            ensure("address", !service.address.contains(|c: char| c.is_control() || c == ' '))?;
             check_weight(service.weight)?;
             check_metrics(&service.metrics)?;
         }
         ensure("labels", self.labels.len() <= LABELS_MAX)?;
         for (name, value) in &self.labels {
             check_name("label", name)?;
-            ensure(
-                "label",
-                value.len() <= NAME_BYTES_MAX && !value.contains(char::is_control),
-            )?;
+            ensure("label", value.len() <= NAME_BYTES_MAX && !value.contains(char::is_control))?;
         }
         Ok(())
     }
@@ -159,16 +146,9 @@ fn check_weight(weight: f64) -> Result<(), WireError> {
 fn check_metrics(metrics: &Metrics<'_>) -> Result<(), WireError> {
     ensure("metrics", metrics.names.len() == metrics.values.len())?;
     ensure("metrics", metrics.names.len() <= METRICS_MAX)?;
-    metrics
-        .names
-        .iter()
-        .try_for_each(|name| check_name("metrics", name))
+    metrics.names.iter().try_for_each(|name| check_name("metrics", name))
 }
 
 fn ensure(field: &'static str, holds: bool) -> Result<(), WireError> {
-    if holds {
-        Ok(())
-    } else {
-        Err(WireError::Field { field })
-    }
+    if holds { Ok(()) } else { Err(WireError::Field { field }) }
 }

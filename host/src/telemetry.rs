@@ -28,9 +28,7 @@ pub enum LogFormat {
 /// The filter cannot be understood, or logging was started before.
 pub fn start(format: LogFormat, filter: &str) -> Result<(), String> {
     let filter = EnvFilter::try_new(filter).map_err(|error| error.to_string())?;
-    let logs = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let started = match format {
         LogFormat::Text => logs.with_ansi(std::io::stderr().is_terminal()).try_init(),
         LogFormat::Json => logs.json().flatten_event(true).try_init(),
@@ -42,13 +40,13 @@ pub fn start(format: LogFormat, filter: &str) -> Result<(), String> {
 #[derive(Debug)]
 pub struct Quiet<K> {
     last: HashMap<K, Instant>,
+    /// When old complaints were last cleared out: a flood must not make that the work.
+    cleared: Option<Instant>,
 }
 
 impl<K> Default for Quiet<K> {
     fn default() -> Self {
-        Self {
-            last: HashMap::new(),
-        }
+        Self { last: HashMap::new(), cleared: None }
     }
 }
 
@@ -59,7 +57,9 @@ impl<K: Hash + Eq> Quiet<K> {
     }
 
     fn may_at(&mut self, complaint: K, now: Instant) -> bool {
-        if self.last.len() >= COMPLAINTS_MAX {
+        let rested = self.cleared.is_none_or(|at| now.duration_since(at) >= QUIET / 4);
+        if self.last.len() >= COMPLAINTS_MAX && rested {
+            self.cleared = Some(now);
             self.last.retain(|_, at| now.duration_since(*at) < QUIET);
         }
         let known = self.last.get(&complaint);
@@ -84,9 +84,7 @@ mod tests {
         assert!(quiet.may_at(0, start));
         assert!(!quiet.may_at(0, start + QUIET / 2));
         assert!(quiet.may_at(0, start + QUIET));
-        let allowed = (0..1_000_000)
-            .filter(|source| quiet.may_at(*source, start + QUIET))
-            .count();
+        let allowed = (0..1_000_000).filter(|source| quiet.may_at(*source, start + QUIET)).count();
         assert!(allowed < COMPLAINTS_MAX, "{allowed}");
     }
 }

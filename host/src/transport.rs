@@ -59,11 +59,7 @@ impl Outlet {
         Self {
             group: config.group,
             wanted: config.interfaces.clone(),
-            to: config
-                .send_to
-                .iter()
-                .map(|to| to.authority.clone())
-                .collect(),
+            to: config.send_to.iter().map(|to| to.authority.clone()).collect(),
             sockets: Vec::new(),
             unicast: None,
             refreshed: None,
@@ -113,8 +109,7 @@ impl Outlet {
         }
         self.refreshed = Some(Instant::now());
         let usable = interface::usable(&self.wanted);
-        self.sockets
-            .retain(|(interface, _)| usable.contains(interface));
+        self.sockets.retain(|(interface, _)| usable.contains(interface));
         for interface in usable {
             if self.sockets.iter().any(|(known, _)| *known == interface) {
                 continue;

@@ -61,9 +61,7 @@ mod tests {
     #[test]
     fn this_machine_has_ratios() {
         for source in [MetricSource::SystemCpu, MetricSource::SystemMemory] {
-            let value = SystemSample::new(source)
-                .sample()
-                .expect("a number on this machine");
+            let value = SystemSample::new(source).sample().expect("a number on this machine");
             assert!((0.0..=1.0).contains(&value), "{source:?}: {value}");
         }
     }

@@ -13,12 +13,7 @@ impl Sample for Counter {
 
 fn metric(name: &str, every_ms: u64, window: usize) -> MetricConfig {
     let every = Duration::from_millis(every_ms);
-    MetricConfig {
-        name: name.to_owned(),
-        source: MetricSource::SystemCpu,
-        every,
-        window,
-    }
+    MetricConfig { name: name.to_owned(), source: MetricSource::SystemCpu, every, window }
 }
 
 fn agent(metrics: Vec<MetricConfig>, start: Instant) -> Agent {
@@ -29,14 +24,7 @@ fn agent(metrics: Vec<MetricConfig>, start: Instant) -> Agent {
         ..AgentConfig::default()
     };
     let counter = |_: &MetricConfig| -> Box<dyn Sample> { Box::new(Counter(0.0)) };
-    Agent::with_samples(
-        config,
-        "farm".to_owned(),
-        Keyring::default(),
-        77,
-        start,
-        counter,
-    )
+    Agent::with_samples(config, "farm".to_owned(), Keyring::default(), 77, start, counter)
 }
 
 /// Runs for `millis` of virtual time; each report as (when, seq, values).
@@ -47,11 +35,7 @@ fn run_for(agent: &mut Agent, start: Instant, millis: u64) -> Vec<(u128, u64, Ve
         if let Some(frame) = agent.step(now) {
             let decoded = wire::decode(&frame, &Keyring::default()).expect("own frame");
             let report = &decoded[0];
-            reports.push((
-                (now - start).as_millis(),
-                report.seq,
-                report.metrics.values.clone(),
-            ));
+            reports.push(((now - start).as_millis(), report.seq, report.metrics.values.clone()));
         }
     }
     reports

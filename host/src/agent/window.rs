@@ -16,12 +16,7 @@ impl Window {
     /// An empty window of `size` samples; 0 counts as 1.
     pub(super) fn new(size: usize) -> Self {
         let size = size.max(1);
-        Self {
-            samples: Vec::with_capacity(size),
-            size,
-            next: 0,
-            sum: 0.0,
-        }
+        Self { samples: Vec::with_capacity(size), size, next: 0, sum: 0.0 }
     }
 
     /// Takes one more sample; the oldest falls out of a full window.
@@ -45,10 +40,7 @@ impl Window {
     }
 
     /// The average of what is there; NaN of nothing.
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "a window holds a few thousand samples"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "a window holds a few thousand samples")]
     pub(super) fn average(&self) -> f64 {
         self.sum / self.samples.len() as f64
     }
@@ -86,10 +78,6 @@ mod tests {
         for sample in [1e300, 0.1, 0.2, 0.3, 0.1, 0.2, 0.3, 0.1, 0.2] {
             window.push(sample);
         }
-        assert!(
-            (window.average() - 0.2).abs() < 1e-12,
-            "{}",
-            window.average()
-        );
+        assert!((window.average() - 0.2).abs() < 1e-12, "{}", window.average());
     }
 }

@@ -22,10 +22,7 @@ const EXCLUDE_MAX: usize = 256;
 
 /// The query string of `/v1/target`.
 pub(super) fn pick_request(query: &str) -> Result<PickRequest, ApiError> {
-    let mut request = PickRequest {
-        n: 1,
-        ..PickRequest::default()
-    };
+    let mut request = PickRequest { n: 1, ..PickRequest::default() };
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let name = decode(name)?;
@@ -47,19 +44,13 @@ pub(super) fn pick_request(query: &str) -> Result<PickRequest, ApiError> {
             later if LATER.contains(&later) => return Err(ApiError::not_implemented(later)),
             unknown => {
                 let message = format!("unknown parameter {unknown:?}");
-                return Err(ApiError::bad_parameter(
-                    message,
-                    "known are pool, key, n and exclude",
-                ));
+                return Err(ApiError::bad_parameter(message, "known are pool, key, n and exclude"));
             }
         }
     }
     if request.exclude.len() > EXCLUDE_MAX {
         let message = format!("exclude names more than {EXCLUDE_MAX} machines");
-        return Err(ApiError::bad_parameter(
-            message,
-            "ask for n targets instead",
-        ));
+        return Err(ApiError::bad_parameter(message, "ask for n targets instead"));
     }
     Ok(request)
 }
@@ -137,11 +128,7 @@ pub(super) fn host_and_port(address: &str) -> &str {
 }
 
 fn url(address: &str) -> String {
-    if address.contains("://") {
-        address.to_owned()
-    } else {
-        format!("http://{address}")
-    }
+    if address.contains("://") { address.to_owned() } else { format!("http://{address}") }
 }
 
 fn finite(number: f64) -> Option<f64> {
@@ -186,11 +173,7 @@ impl Pool {
             let status = pool.status(kind);
             PoolPolicy {
                 policy: pool.policy_name(kind).to_owned(),
-                state: if status.serving.is_some() {
-                    "active"
-                } else {
-                    "native"
-                },
+                state: if status.serving.is_some() { "active" } else { "native" },
                 generation: status.serving.map(|generation| generation.to_string()),
                 trouble: status.trouble,
                 faults: status.faults,
@@ -245,10 +228,7 @@ impl Targets {
         for pool in pools.all() {
             for status in pool.target_statuses() {
                 let machine = Arc::clone(&status.machine);
-                by_machine
-                    .entry(machine)
-                    .or_default()
-                    .push(MachineTarget::of(pool, status));
+                by_machine.entry(machine).or_default().push(MachineTarget::of(pool, status));
             }
         }
         Self { by_machine }
@@ -259,10 +239,7 @@ impl MachineTarget {
     fn of(pool: &pool::Pool, status: TargetStatus) -> Self {
         let config = &pool.config;
         let wanted_by = || format!("formula {} of pool {}", config.formula, config.name);
-        let missing = |metric| Missing {
-            metric,
-            wanted_by: wanted_by(),
-        };
+        let missing = |metric| Missing { metric, wanted_by: wanted_by() };
         Self {
             pool: config.name.clone(),
             service: config.service.clone(),
@@ -348,11 +325,7 @@ impl Machine {
             metrics: metrics(&machine.metrics),
             labels: machine.labels.iter().cloned().collect(),
             services: machine.services.iter().map(service).collect(),
-            targets: targets
-                .by_machine
-                .get(&machine.name)
-                .cloned()
-                .unwrap_or_default(),
+            targets: targets.by_machine.get(&machine.name).cloned().unwrap_or_default(),
         }
     }
 }
@@ -401,25 +374,14 @@ struct Use {
 impl Policy {
     pub(super) fn of(name: &Arc<str>, entry: &Entry, pools: &Pools) -> Self {
         let uses = |pool: &Arc<pool::Pool>| {
-            let Pool {
-                formula, strategy, ..
-            } = Pool::of(pool);
+            let Pool { formula, strategy, .. } = Pool::of(pool);
             let both = [(Kind::Formula, formula), (Kind::Strategy, strategy)];
-            let named = both
-                .into_iter()
-                .filter(|(_, policy)| *policy.policy == **name);
+            let named = both.into_iter().filter(|(_, policy)| *policy.policy == **name);
             let pool = pool.name().to_owned();
-            named.map(move |(kind, policy)| Use {
-                pool: pool.clone(),
-                policy,
-                r#as: kind,
-            })
+            named.map(move |(kind, policy)| Use { pool: pool.clone(), policy, r#as: kind })
         };
         let pools: Vec<_> = pools.all().iter().flat_map(uses).collect();
-        let generation = entry
-            .module
-            .as_ref()
-            .map(|module| module.generation.to_string());
+        let generation = entry.module.as_ref().map(|module| module.generation.to_string());
         let serves = |used: &Use| used.policy.generation.is_some();
         let state = match (&generation, &entry.refused) {
             (Some(_), _) if pools.iter().any(serves) => "active",

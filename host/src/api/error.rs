@@ -36,12 +36,7 @@ struct Inner<'e> {
 
 impl ApiError {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            status,
-            code,
-            message: message.into(),
-            hint: None,
-        }
+        Self { status, code, message: message.into(), hint: None }
     }
 
     fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -59,30 +54,18 @@ impl ApiError {
     }
 
     pub(super) fn unknown_machine(name: &str) -> Self {
-        Self::new(
-            StatusCode::NOT_FOUND,
-            "unknown_machine",
-            format!("no machine {name:?} reports"),
-        )
-        .hint("GET /v1/machines lists them")
+        Self::new(StatusCode::NOT_FOUND, "unknown_machine", format!("no machine {name:?} reports"))
+            .hint("GET /v1/machines lists them")
     }
 
     pub(super) fn unknown_policy(name: &str) -> Self {
-        Self::new(
-            StatusCode::NOT_FOUND,
-            "unknown_policy",
-            format!("there is no policy {name:?}"),
-        )
-        .hint("GET /v1/policies lists them")
+        Self::new(StatusCode::NOT_FOUND, "unknown_policy", format!("there is no policy {name:?}"))
+            .hint("GET /v1/policies lists them")
     }
 
     pub(super) fn no_such_call() -> Self {
-        Self::new(
-            StatusCode::NOT_FOUND,
-            "no_such_call",
-            "there is no such call",
-        )
-        .hint("GET /v1/target picks a target; see also /v1/machines, /v1/policies, /metrics")
+        Self::new(StatusCode::NOT_FOUND, "no_such_call", "there is no such call")
+            .hint("GET /v1/target picks a target; see also /v1/machines, /v1/policies, /metrics")
     }
 
     pub(super) fn method_not_allowed() -> Self {
@@ -122,17 +105,8 @@ impl From<PickError> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let Self {
-            status,
-            code,
-            message,
-            hint,
-        } = self;
-        let error = Inner {
-            code,
-            message: &message,
-            hint: hint.as_deref(),
-        };
+        let Self { status, code, message, hint } = self;
+        let error = Inner { code, message: &message, hint: hint.as_deref() };
         let mut response = (status, Json(Body { error })).into_response();
         if status == StatusCode::SERVICE_UNAVAILABLE {
             let value = axum::http::HeaderValue::from_static(RETRY_AFTER_S);

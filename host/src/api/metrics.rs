@@ -44,19 +44,9 @@ struct Gathered {
 
 impl Collector for Gathered {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for Family {
-            name,
-            help,
-            is_counter,
-            samples,
-        } in &self.families
-        {
+        for Family { name, help, is_counter, samples } in &self.families {
             let unit: Option<&Unit> = None;
-            let kind = if *is_counter {
-                MetricType::Counter
-            } else {
-                MetricType::Gauge
-            };
+            let kind = if *is_counter { MetricType::Counter } else { MetricType::Gauge };
             let mut family = encoder.encode_descriptor(name, help, unit, kind)?;
             if *is_counter {
                 if let [(labels, value)] = &**samples
@@ -82,16 +72,8 @@ impl Collector for Gathered {
 fn families(view: &View) -> Vec<Family> {
     let mut families = vec![
         counter("datagrams", "Datagrams received", &view.intake.datagrams),
-        counter(
-            "reports",
-            "Reports that changed the fleet",
-            &view.intake.reports,
-        ),
-        counter(
-            "datagrams_dropped",
-            "Datagrams that found the queue full",
-            &view.intake.dropped,
-        ),
+        counter("reports", "Reports that changed the fleet", &view.intake.reports),
+        counter("datagrams_dropped", "Datagrams that found the queue full", &view.intake.dropped),
         rejected(view),
         machines(view),
     ];
@@ -102,12 +84,7 @@ fn families(view: &View) -> Vec<Family> {
 
 fn counter(name: &'static str, help: &'static str, count: &AtomicU64) -> Family {
     let samples = vec![(Vec::new(), count.load(Ordering::Relaxed))];
-    Family {
-        name,
-        help,
-        is_counter: true,
-        samples,
-    }
+    Family { name, help, is_counter: true, samples }
 }
 
 fn rejected(view: &View) -> Family {
@@ -115,12 +92,7 @@ fn rejected(view: &View) -> Family {
     let sample = |(reason, count): (&&str, &u64)| (vec![("reason", (*reason).to_owned())], *count);
     let help = "Datagrams and reports that were not used";
     let samples = rejected.iter().map(sample).collect();
-    Family {
-        name: "reports_rejected",
-        help,
-        is_counter: true,
-        samples,
-    }
+    Family { name: "reports_rejected", help, is_counter: true, samples }
 }
 
 fn machines(view: &View) -> Family {
@@ -130,97 +102,52 @@ fn machines(view: &View) -> Family {
     }
     let state = |name: &str| vec![("state", name.to_owned())];
     let samples = vec![(state("alive"), alive), (state("gone"), gone)];
-    Family {
-        name: "machines",
-        help: "Machines known",
-        is_counter: false,
-        samples,
-    }
+    Family { name: "machines", help: "Machines known", is_counter: false, samples }
 }
 
 fn pools(view: &View) -> Vec<Family> {
-    let family = |name, help, is_counter| Family {
-        name,
-        help,
-        is_counter,
-        samples: Vec::new(),
-    };
+    let family = |name, help, is_counter| Family { name, help, is_counter, samples: Vec::new() };
     let mut picks = family("picks", "Picks by who chose", true);
-    let mut nobody = family(
-        "picks_unanswered",
-        "Requests without an eligible target",
-        true,
-    );
+    let mut nobody = family("picks_unanswered", "Requests without an eligible target", true);
     let mut targets = family("targets", "Targets of a pool", false);
-    let mut bad_loads = family(
-        "bad_loads",
-        "Loads that were NaN, infinite or negative",
-        true,
-    );
+    let mut bad_loads = family("bad_loads", "Loads that were NaN, infinite or negative", true);
     let mut faults = family("policy_faults", "Faults of a pool's guests", true);
     let mut swaps = family("policy_swaps", "Swaps of a pool's policy", true);
-    let mut native = family(
-        "policy_native",
-        "1 while native code stands in for a policy",
-        false,
-    );
+    let mut native = family("policy_native", "1 while native code stands in for a policy", false);
     for pool in view.pools.all() {
         let of_pool = || ("pool", pool.name().to_owned());
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let by = |by: &str| vec![of_pool(), ("by", by.to_owned())];
-        picks
-            .samples
-            .push((by("strategy"), count(&pool.counts().by_guest)));
-        picks
-            .samples
-            .push((by("native"), count(&pool.counts().by_native)));
-        nobody
-            .samples
-            .push((vec![of_pool()], count(&pool.counts().nobody)));
-        bad_loads
-            .samples
-            .push((vec![of_pool()], count(&pool.counts().bad_loads)));
+        picks.samples.push((by("strategy"), count(&pool.counts().by_guest)));
+        picks.samples.push((by("native"), count(&pool.counts().by_native)));
+        nobody.samples.push((vec![of_pool()], count(&pool.counts().nobody)));
+        bad_loads.samples.push((vec![of_pool()], count(&pool.counts().bad_loads)));
         let (known, eligible) = (pool.targets(), pool.eligible());
         let state = |state: &str| vec![of_pool(), ("state", state.to_owned())];
         targets.samples.push((state("eligible"), eligible as u64));
-        targets
-            .samples
-            .push((state("not_eligible"), known.saturating_sub(eligible) as u64));
+        targets.samples.push((state("not_eligible"), known.saturating_sub(eligible) as u64));
         for kind in [Kind::Formula, Kind::Strategy] {
             let status = pool.status(kind);
             let policy = ("policy", pool.policy_name(kind).to_owned());
             let labels = vec![of_pool(), policy, ("kind", kind.to_string())];
             faults.samples.push((labels.clone(), status.faults));
             swaps.samples.push((labels.clone(), status.swaps));
-            native
-                .samples
-                .push((labels, u64::from(status.serving.is_none())));
+            native.samples.push((labels, u64::from(status.serving.is_none())));
         }
     }
     vec![picks, nobody, targets, bad_loads, faults, swaps, native]
 }
 
 fn policies(view: &View) -> Vec<Family> {
-    let family = |name, help, is_counter| Family {
-        name,
-        help,
-        is_counter,
-        samples: Vec::new(),
-    };
+    let family = |name, help, is_counter| Family { name, help, is_counter, samples: Vec::new() };
     let mut loads = family("policy_loads", "Policy files and built-ins loaded", true);
     let mut refusals = family("policy_refusals", "Policy files refused", true);
-    let mut refused = family(
-        "policy_refused",
-        "1 while the newest file is refused",
-        false,
-    );
+    let mut refused = family("policy_refused", "1 while the newest file is refused", false);
     for (name, entry) in view.board.lock().iter() {
         let labels = vec![("policy", (**name).to_owned())];
         loads.samples.push((labels.clone(), entry.loads));
         refusals.samples.push((labels.clone(), entry.refusals));
-        refused
-            .samples
-            .push((labels, u64::from(entry.refused.is_some())));
+        refused.samples.push((labels, u64::from(entry.refused.is_some())));
     }
     vec![loads, refusals, refused]
 }

@@ -50,29 +50,17 @@ pub(super) fn ask(question: &Question) -> Result<String, String> {
 
 fn ask_one(agent: &ureq::Agent, host: &str, question: &Question) -> Result<String, String> {
     let url = format!("{}/v1/target", host.trim_end_matches('/'));
-    let mut request = agent
-        .get(url)
-        .query("pool", &question.pool)
-        .query("n", question.n.to_string());
+    let mut request =
+        agent.get(url).query("pool", &question.pool).query("n", question.n.to_string());
     if let Some(key) = &question.key {
         request = request.query("key", key);
     }
     if !question.exclude.is_empty() {
         request = request.query("exclude", question.exclude.join(","));
     }
-    let accept = if question.json {
-        "application/json"
-    } else {
-        "text/plain"
-    };
-    let mut answer = request
-        .header("accept", accept)
-        .call()
-        .map_err(|error| error.to_string())?;
-    let text = answer
-        .body_mut()
-        .read_to_string()
-        .map_err(|error| error.to_string())?;
+    let accept = if question.json { "application/json" } else { "text/plain" };
+    let mut answer = request.header("accept", accept).call().map_err(|error| error.to_string())?;
+    let text = answer.body_mut().read_to_string().map_err(|error| error.to_string())?;
     if answer.status().is_success() {
         return Ok(text);
     }

@@ -25,25 +25,15 @@ fn add(lines: &mut String, what: &str, text: &str) {
 }
 
 fn agent_line(agent: &AgentConfig, reports: &ReportsConfig) -> String {
-    let names: Vec<_> = agent
-        .metrics
-        .iter()
-        .map(|metric| metric.name.as_str())
-        .collect();
+    let names: Vec<_> = agent.metrics.iter().map(|metric| metric.name.as_str()).collect();
     let full = agent.metrics.iter().filter_map(|metric| {
-        metric
-            .every
-            .checked_mul(u32::try_from(metric.window).unwrap_or(u32::MAX))
+        metric.every.checked_mul(u32::try_from(metric.window).unwrap_or(u32::MAX))
     });
     let first = full.max().unwrap_or(Duration::ZERO);
     format!(
         "machine {:?} reports {} every {:?} to {}, the first time in {first:?}",
         agent.machine,
-        if names.is_empty() {
-            "nothing but itself".to_owned()
-        } else {
-            names.join(", ")
-        },
+        if names.is_empty() { "nothing but itself".to_owned() } else { names.join(", ") },
         agent.interval,
         reports.group,
     )
@@ -58,24 +48,13 @@ fn add_host(
 ) {
     use crate::policy::Kind;
 
-    let names: Vec<_> = running
-        .joined()
-        .iter()
-        .map(|interface| &*interface.name)
-        .collect();
-    let on = if names.is_empty() {
-        "no interface (yet)".to_owned()
-    } else {
-        names.join(", ")
-    };
+    let names: Vec<_> = running.joined().iter().map(|interface| &*interface.name).collect();
+    let on = if names.is_empty() { "no interface (yet)".to_owned() } else { names.join(", ") };
     let (group, port) = (config.reports.group.ip(), running.report_port());
     add(
         lines,
         "host",
-        &format!(
-            "hears {group}:{port} on {on}; policies in {}/",
-            host.policies.display()
-        ),
+        &format!("hears {group}:{port} on {on}; policies in {}/", host.policies.display()),
     );
     for pool in running.pools().all() {
         let policy = |kind| {
@@ -88,9 +67,5 @@ fn add_host(
         let policies = format!("{}, {}", policy(Kind::Formula), policy(Kind::Strategy));
         add(lines, "pool", &format!("{}: {policies}", pool.name()));
     }
-    add(
-        lines,
-        "try",
-        &format!("curl -s http://{}/v1/target", running.http_address()),
-    );
+    add(lines, "try", &format!("curl -s http://{}/v1/target", running.http_address()));
 }

@@ -30,22 +30,14 @@ type Problems<'p> = std::rc::Rc<RefCell<&'p mut Vec<Problem>>>;
 impl<'p> Section<'p> {
     pub(super) fn new(table: Table, path: String, problems: &'p mut Vec<Problem>) -> Self {
         let problems = std::rc::Rc::new(RefCell::new(problems));
-        Self {
-            table,
-            path,
-            known: Vec::new(),
-            problems,
-        }
+        Self { table, path, known: Vec::new(), problems }
     }
 
     pub(super) fn section(&mut self, key: &'static str) -> Option<Self> {
         match self.take(key)? {
             Value::Table(table) => Some(self.inner(table, key.to_owned())),
             other => {
-                self.wrong(
-                    key,
-                    &format!("{} where a table [{key}] belongs", kind(&other)),
-                );
+                self.wrong(key, &format!("{} where a table [{key}] belongs", kind(&other)));
                 None
             }
         }
@@ -54,10 +46,7 @@ impl<'p> Section<'p> {
     /// An array of tables; `None` where there is none.
     pub(super) fn sections(&mut self, key: &'static str) -> Option<Vec<Self>> {
         let Value::Array(values) = self.take(key)? else {
-            self.wrong(
-                key,
-                &format!("write each one as a table of its own, [[{key}]]"),
-            );
+            self.wrong(key, &format!("write each one as a table of its own, [[{key}]]"));
             return None;
         };
         let mut sections = Vec::new();
@@ -128,10 +117,7 @@ impl<'p> Section<'p> {
             None => default,
             Some(Value::Boolean(value)) => value,
             Some(other) => {
-                self.wrong(
-                    key,
-                    &format!("{} where true or false belongs", kind(&other)),
-                );
+                self.wrong(key, &format!("{} where true or false belongs", kind(&other)));
                 default
             }
         }
@@ -151,24 +137,20 @@ impl<'p> Section<'p> {
             Some(value) => value.as_integer(),
         };
         let in_range = value.filter(|value| range.contains(value));
-        in_range
-            .and_then(|value| T::try_from(value).ok())
-            .unwrap_or_else(|| {
-                let (low, high) = range.into_inner();
-                self.wrong(key, &format!("must be a whole number from {low} to {high}"));
-                default
-            })
+        in_range.and_then(|value| T::try_from(value).ok()).unwrap_or_else(|| {
+            let (low, high) = range.into_inner();
+            self.wrong(key, &format!("must be a whole number from {low} to {high}"));
+            default
+        })
     }
 
     pub(super) fn weight(&mut self, key: &'static str) -> f64 {
         match self.take(key) {
             None => 1.0,
-            Some(value) => number(&value)
-                .filter(|value| is_weight(*value))
-                .unwrap_or_else(|| {
-                    self.wrong(key, "must be a number above 0");
-                    1.0
-                }),
+            Some(value) => number(&value).filter(|value| is_weight(*value)).unwrap_or_else(|| {
+                self.wrong(key, "must be a number above 0");
+                1.0
+            }),
         }
     }
 
@@ -182,10 +164,7 @@ impl<'p> Section<'p> {
             None => return default,
             Some(Value::String(text)) => text,
             Some(other) => {
-                self.wrong(
-                    key,
-                    &format!("{} where a duration like \"2s\" belongs", kind(&other)),
-                );
+                self.wrong(key, &format!("{} where a duration like \"2s\" belongs", kind(&other)));
                 return default;
             }
         };
@@ -198,10 +177,7 @@ impl<'p> Section<'p> {
                 default
             }
             Err(_) => {
-                self.wrong(
-                    key,
-                    &format!("{text:?} is not a duration like \"500ms\" or \"2s\""),
-                );
+                self.wrong(key, &format!("{text:?} is not a duration like \"500ms\" or \"2s\""));
                 default
             }
         }
@@ -223,10 +199,7 @@ impl<'p> Section<'p> {
         if group.ip().is_multicast() {
             return group;
         }
-        self.wrong(
-            key,
-            &format!("{group} is not {wanted} (224.0.0.0 to 239.255.255.255)"),
-        );
+        self.wrong(key, &format!("{group} is not {wanted} (224.0.0.0 to 239.255.255.255)"));
         default
     }
 
@@ -249,10 +222,7 @@ impl<'p> Section<'p> {
             return Vec::new();
         };
         let strings = value.as_array().and_then(|values| {
-            values
-                .iter()
-                .map(|value| value.as_str().map(str::to_owned))
-                .collect()
+            values.iter().map(|value| value.as_str().map(str::to_owned)).collect()
         });
         strings.unwrap_or_else(|| {
             self.wrong(key, "must be a list of strings");
@@ -263,20 +233,13 @@ impl<'p> Section<'p> {
     pub(super) fn destinations(&mut self, key: &'static str) -> Vec<Destination> {
         let mut destinations = Vec::new();
         for text in self.strings(key) {
-            let authority = text
-                .strip_prefix("udp://")
-                .filter(|rest| is_authority(rest));
+            let authority = text.strip_prefix("udp://").filter(|rest| is_authority(rest));
             match authority {
                 Some(authority) => {
-                    destinations.push(Destination {
-                        authority: authority.to_owned(),
-                    });
+                    destinations.push(Destination { authority: authority.to_owned() });
                 }
                 None => {
-                    self.wrong(
-                        key,
-                        &format!("{text:?} is not of the form \"udp://host:12000\""),
-                    );
+                    self.wrong(key, &format!("{text:?} is not of the form \"udp://host:12000\""));
                 }
             }
         }
@@ -286,9 +249,7 @@ impl<'p> Section<'p> {
     /// A service's address: empty, `host:port` or a URL.
     pub(super) fn address(&mut self, key: &'static str) -> String {
         let address = self.string(key).unwrap_or_default();
-        let rest = address
-            .split_once("://")
-            .map_or(&*address, |(_, rest)| rest);
+        let rest = address.split_once("://").map_or(&*address, |(_, rest)| rest);
         let fits = rest.len() <= NAME_BYTES_MAX && !rest.contains(|c: char| c.is_control());
         if address.is_empty() || (fits && !rest.is_empty() && !rest.contains(' ')) {
             return address;
@@ -303,10 +264,7 @@ impl<'p> Section<'p> {
         };
         let labels = value.as_table().and_then(|table| {
             let text = |value: &Value| value.as_str().map(str::to_owned);
-            table
-                .iter()
-                .map(|(name, value)| Some((name.clone(), text(value)?)))
-                .collect()
+            table.iter().map(|(name, value)| Some((name.clone(), text(value)?))).collect()
         });
         labels.unwrap_or_else(|| {
             self.wrong(key, "must be a table of strings, { zone = \"a\" }");
@@ -333,10 +291,8 @@ impl<'p> Section<'p> {
     pub(super) fn finish(self) {
         for key in self.table.keys() {
             let near = nearest(key, self.known.iter().copied());
-            let hint = near.map_or_else(
-                || format!(" (known here: {})", self.known.join(", ")),
-                did_you,
-            );
+            let hint =
+                near.map_or_else(|| format!(" (known here: {})", self.known.join(", ")), did_you);
             self.wrong(key, &format!("unknown key{hint}"));
         }
     }
@@ -348,37 +304,25 @@ impl<'p> Section<'p> {
 
     fn inner(&self, table: Table, key: String) -> Self {
         let problems = std::rc::Rc::clone(&self.problems);
-        Self {
-            table,
-            path: self.path_of(&key),
-            known: Vec::new(),
-            problems,
-        }
+        Self { table, path: self.path_of(&key), known: Vec::new(), problems }
     }
 
     fn path_of(&self, key: &str) -> String {
-        if self.path.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{}.{key}", self.path)
-        }
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
     fn wrong(&self, key: &str, what: &str) {
-        let problem = Problem {
-            key: self.path_of(key),
-            what: what.to_owned(),
-        };
+        let problem = Problem { key: self.path_of(key), what: what.to_owned() };
         self.problems.borrow_mut().push(problem);
     }
 }
 
 /// The known name that is most like a misspelled one.
 pub(crate) fn nearest<'a>(written: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let scored = known.map(|name| (strsim::jaro_winkler(written, name), name));
-    let best = scored.max_by(|a, b| a.0.total_cmp(&b.0));
-    best.filter(|(likeness, _)| *likeness > 0.75)
-        .map(|(_, name)| name)
+    let scored = known.map(|name| (strsim::osa_distance(written, name), name));
+    let best = scored.min_by_key(|(distance, _)| *distance);
+    let slips = 1 + written.chars().count() / 4;
+    best.filter(|(distance, _)| *distance <= slips).map(|(_, name)| name)
 }
 
 fn did_you(near: &str) -> String {
@@ -392,10 +336,7 @@ fn is_authority(text: &str) -> bool {
 }
 
 fn number(value: &Value) -> Option<f64> {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "a weight above 2^53 is no real weight"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "a weight above 2^53 is no real weight")]
     let from_integer = value.as_integer().map(|integer| integer as f64);
     value.as_float().or(from_integer)
 }

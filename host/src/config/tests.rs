@@ -1,1 +1,152 @@
+use super::*;
 
+/// Problems as `key: what` lines.
+#[track_caller]
+fn problems(text: &str) -> Vec<String> {
+    let error = Config::parse(text).expect_err("a bad configuration");
+    error.to_string().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_shipped_file_is_the_default() {
+    assert_eq!(Config::parse(DEFAULT_FILE), Ok(Config::default()));
+}
+
+#[test]
+fn what_is_printed_reads_back_as_the_same() {
+    let text = r#"
+        [agent]
+        machine = "web-1"
+        labels = { zone = "a" }
+        metric = []
+        [[agent.service]]
+        name = "web"
+        address = "https://web-1.example/x"
+        weight = 2
+        [reports]
+        interfaces = ["lo"]
+        send_to = ["udp://far:12000"]
+        keys = [{ id = 1, secret_file = "s" }]
+        [host]
+        listen = "0.0.0.0:80"
+        insecure = true
+        [[pool]]
+        name = "web"
+        formula_settings = { weights = { cpu = 0.3 } }
+    "#;
+    for config in [Config::default(), Config::parse(text).expect("a good file")] {
+        assert_eq!(Config::parse(&config.to_toml()).as_ref(), Ok(&config), "{}", config.to_toml());
+    }
+}
+
+#[test]
+fn every_problem_is_reported_at_once_with_its_key() {
+    let text = r#"
+        colour = "red"
+        [agent]
+        machine = ""
+        interval = "2 parsecs"
+        wieght = 1
+        [[agent.metric]]
+        source = "system:cpux"
+        every = 5
+        window = 0
+        [[agent.metric]]
+        name = "b"
+        source = "push"
+        [reports]
+        group = "10.0.0.1:12000"
+        send_to = ["tcp://x:1"]
+        keys = [{ secret_file = "s" }]
+        [host]
+        listen = "everywhere"
+        miss_limit = 1.5
+        [[pool]]
+        name = "web"
+        formula = "../etc"
+        strategy_settings = 3
+        [[pool]]
+        name = "web"
+    "#;
+    let expected = [
+        "agent.machine: \"\" is not a name",
+        "agent.interval: \"2 parsecs\" is not a duration like \"500ms\" or \"2s\"",
+        "agent.metric[0].name: is missing",
+        "agent.metric[0].source: \"system:cpux\" is not one of system:cpu, system:memory, did you mean system:cpu?",
+        "agent.metric[0].every: a whole number where a duration like \"2s\" belongs",
+        "agent.metric[0].window: must be a whole number from 1 to 3600",
+        "agent.metric[1].source: \"push\" is not one of system:cpu, system:memory",
+        "agent.wieght: unknown key, did you mean weight?",
+        "reports.group: 10.0.0.1:12000 is not an IPv4 multicast address",
+        "reports.send_to: \"tcp://x:1\" is not of the form",
+        "reports.keys[0].id: is missing",
+        "host.listen: \"everywhere\" is not an address and port",
+        "host.miss_limit: must be a whole number from 1 to 1000",
+        "pool[0].formula: \"../etc\" is not a policy's name",
+        "pool[0].strategy_settings: a whole number where a table belongs",
+        "colour: unknown key (known here: agent, reports, host, pool)",
+        "pool: two pools are named \"web\"",
+    ];
+    let found = problems(text);
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.starts_with(expected), "{found}\n{expected}");
+    }
+}
+
+#[track_caller]
+fn check_problem(text: &str, start: &str) {
+    let found = problems(text);
+    assert!(found.len() == 1 && found[0].starts_with(start), "{found:#?}");
+}
+
+#[test]
+fn keys_of_the_wrong_shape_are_named() {
+    check_problem("agent = 1\n[host]", "agent: a whole number where a table [agent] belongs");
+    check_problem(
+        "[host]\n[pool]\nname = 1",
+        "pool: write each one as a table of its own, [[pool]]",
+    );
+    check_problem("[host]\ninsecure = \"yes\"", "host.insecure: a string where true or false");
+    check_problem("[host]\nlisten = 14000", "host.listen: a whole number where a string");
+    check_problem(
+        "[agent]\ninterval = \"2h\"",
+        "agent.interval: \"2h\" is not between 10ms and 1h",
+    );
+    check_problem("[agent]\nlabels = { a = 1 }", "agent.labels: must be a table of strings");
+    check_problem("[agent]\nweight = -1", "agent.weight: must be a number above 0");
+}
+
+#[test]
+fn an_address_that_others_reach_must_be_meant() {
+    check_problem(
+        "[host]\nlisten = \"0.0.0.0:14000\"",
+        "host.listen: 0.0.0.0:14000 can be reached",
+    );
+    assert!(Config::parse("[host]\nlisten = \"0.0.0.0:14000\"\ninsecure = true").is_ok());
+    assert!(Config::parse("[host]\nlisten = \"[::1]:14000\"").is_ok());
+}
+
+#[test]
+fn a_file_runs_only_the_roles_it_names() {
+    let config = Config::parse("[agent]").expect("a good file");
+    assert!(config.host.is_none() && config.agent.is_some());
+    assert_eq!(config.pools, [PoolConfig::new("default")]);
+    check_problem("[reports]", "nothing to do: write [agent], [host] or both");
+}
+
+#[test]
+fn wrong_toml_names_its_line() {
+    assert!(problems("[host]\nlisten = ").join("\n").contains("line 2"));
+}
+
+#[test]
+fn secrets_come_from_files_and_are_named_when_they_do_not() {
+    let text = "[host]\n[reports]\nkeys = [{ id = 1, secret_file = \"/nowhere/secret\" }]";
+    let reports = Config::parse(text).expect("a good file").reports;
+    let error = reports.keyring().expect_err("no such file").to_string();
+    assert!(
+        error.starts_with("reports.keys[0]: cannot read secret_file /nowhere/secret"),
+        "{error}"
+    );
+}

@@ -16,11 +16,7 @@ pub struct Loss {
 impl Default for Loss {
     /// After the first report.
     fn default() -> Self {
-        Self {
-            received: 1,
-            lost: 0,
-            history: 0,
-        }
+        Self { received: 1, lost: 0, history: 0 }
     }
 }
 
@@ -39,9 +35,7 @@ impl Loss {
 
     /// A report came that is `behind` the newest one, >= 1.
     pub(super) fn late(&mut self, behind: u64) {
-        let bit = u32::try_from(behind)
-            .ok()
-            .and_then(|behind| 1_u128.checked_shl(behind));
+        let bit = u32::try_from(behind).ok().and_then(|behind| 1_u128.checked_shl(behind));
         if let Some(bit) = bit.filter(|bit| self.history & bit != 0) {
             self.history &= !bit;
             self.lost = self.lost.saturating_sub(1);

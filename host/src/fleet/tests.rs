@@ -14,10 +14,7 @@ fn report(machine: &str, boot: u64, seq: u64) -> Report<'_> {
         delay_ms: 0,
         state: State::Ready,
         weight: 1.0,
-        metrics: Metrics {
-            names: vec!["cpu"],
-            values: vec![0.5],
-        },
+        metrics: Metrics { names: vec!["cpu"], values: vec![0.5] },
         services: Vec::new(),
         labels: Vec::new(),
     }
@@ -28,30 +25,20 @@ fn fleet() -> Fleet {
 }
 
 fn alive(fleet: &Fleet) -> Vec<&str> {
-    fleet
-        .machines()
-        .filter(|(_, m)| m.alive)
-        .map(|(_, m)| &*m.name)
-        .collect()
+    fleet.machines().filter(|(_, m)| m.alive).map(|(_, m)| &*m.name).collect()
 }
 
 #[test]
 fn older_report_does_not_replace_newer() {
     let mut fleet = fleet();
     let first = fleet.apply(&report("a", 5, 7), HERE, 0);
-    assert!(matches!(first, Applied::Changed(_)));
+    let Applied::Joined(id) = first else { panic!("a new machine") };
     assert_eq!(fleet.apply(&report("a", 5, 7), HERE, 1), Applied::Duplicate);
     assert_eq!(fleet.apply(&report("a", 5, 6), HERE, 1), Applied::Older);
     assert_eq!(fleet.apply(&report("a", 4, 99), HERE, 1), Applied::OldBoot);
-    assert_eq!(
-        fleet.apply(&report("a", 6, 1), HERE, 1),
-        first,
-        "a restarted agent"
-    );
-    let foreign = Report {
-        farm: "other",
-        ..report("a", 9, 9)
-    };
+    let restarted = fleet.apply(&report("a", 6, 1), HERE, 1);
+    assert_eq!(restarted, Applied::Changed(id));
+    let foreign = Report { farm: "other", ..report("a", 9, 9) };
     assert_eq!(fleet.apply(&foreign, HERE, 1), Applied::ForeignFarm);
 }
 
@@ -86,14 +73,7 @@ fn one_late_report_is_no_death() {
 fn leaving_takes_out_at_once() {
     let mut fleet = fleet();
     fleet.apply(&report("a", 1, 1), HERE, 0);
-    fleet.apply(
-        &Report {
-            state: State::Leaving,
-            ..report("a", 1, 2)
-        },
-        HERE,
-        10,
-    );
+    fleet.apply(&Report { state: State::Leaving, ..report("a", 1, 2) }, HERE, 10);
     assert!(alive(&fleet).is_empty());
     assert!(fleet.expire(11).is_empty());
 }
@@ -101,30 +81,20 @@ fn leaving_takes_out_at_once() {
 #[test]
 fn what_is_gone_is_forgotten_and_its_number_used_again() {
     let mut fleet = fleet();
-    let Applied::Changed(first) = fleet.apply(&report("a", 1, 1), HERE, 0) else {
+    let Applied::Joined(first) = fleet.apply(&report("a", 1, 1), HERE, 0) else {
         panic!("a new machine");
     };
     fleet.expire(5_000);
     fleet.expire(FORGET_AFTER_MS + 1);
     assert_eq!(fleet.machines().count(), 0);
-    assert_eq!(
-        fleet.apply(&report("b", 1, 1), HERE, 0),
-        Applied::Changed(first)
-    );
+    assert_eq!(fleet.apply(&report("b", 1, 1), HERE, 0), Applied::Joined(first));
     assert!(fleet.by_name("a").is_none());
 }
 
 #[test]
 fn age_counts_from_the_capture() {
     let mut fleet = fleet();
-    fleet.apply(
-        &Report {
-            delay_ms: 300,
-            ..report("a", 1, 1)
-        },
-        HERE,
-        1_000,
-    );
+    fleet.apply(&Report { delay_ms: 300, ..report("a", 1, 1) }, HERE, 1_000);
     let (_, machine) = fleet.by_name("a").expect("known");
     assert_eq!((machine.received_ms, machine.captured_ms), (1_000, 700));
 }
@@ -142,18 +112,8 @@ fn same_metric_names_are_shared() {
 #[test]
 fn not_a_number_is_not_reported() {
     let mut fleet = fleet();
-    let metrics = Metrics {
-        names: vec!["cpu", "memory"],
-        values: vec![f64::NAN, 0.25],
-    };
-    fleet.apply(
-        &Report {
-            metrics,
-            ..report("a", 1, 1)
-        },
-        HERE,
-        0,
-    );
+    let metrics = Metrics { names: vec!["cpu", "memory"], values: vec![f64::NAN, 0.25] };
+    fleet.apply(&Report { metrics, ..report("a", 1, 1) }, HERE, 0);
     let (_, machine) = fleet.by_name("a").expect("known");
     assert_eq!(machine.metrics.get("cpu"), None);
     assert_eq!(machine.metrics.get("memory"), Some(0.25));
@@ -172,19 +132,9 @@ fn services_come_change_and_go() {
         in_flight: 3,
     };
     fleet.apply(&report("a", 1, 1), HERE, 0);
-    assert_eq!(
-        &*fleet.by_name("a").expect("known").1.services[0].name,
-        DEFAULT_SERVICE
-    );
+    assert_eq!(&*fleet.by_name("a").expect("known").1.services[0].name, DEFAULT_SERVICE);
     let services = vec![service("web", "10.0.0.1:80"), service("api", "")];
-    fleet.apply(
-        &Report {
-            services,
-            ..report("a", 1, 2)
-        },
-        HERE,
-        0,
-    );
+    fleet.apply(&Report { services, ..report("a", 1, 2) }, HERE, 0);
     let machine = fleet.by_name("a").expect("known").1;
     assert_eq!(&*machine.address_of(&machine.services[0]), "10.0.0.1:80");
     assert_eq!(&*machine.address_of(&machine.services[1]), "127.0.0.1");

@@ -78,20 +78,9 @@ impl Intake {
         clock: Clock,
         changes: Arc<watch::Sender<u64>>,
     ) -> Self {
-        let scorers = pools
-            .iter()
-            .map(|pool| Scorer::new(Arc::clone(pool)))
-            .collect();
+        let scorers = pools.iter().map(|pool| Scorer::new(Arc::clone(pool))).collect();
         let (counts, quiet) = (Arc::default(), Quiet::default());
-        Self {
-            fleet,
-            keyring,
-            scorers,
-            clock,
-            counts,
-            changes,
-            quiet,
-        }
+        Self { fleet, keyring, scorers, clock, counts, changes, quiet }
     }
 
     /// What has arrived so far.
@@ -121,26 +110,29 @@ impl Intake {
 
     /// Takes a batch of datagrams to the fleet and what changed to the pools.
     pub fn take(&mut self, batch: &[Datagram]) {
-        let mut changed = Vec::new();
-        self.counts
-            .datagrams
-            .fetch_add(batch.len() as u64, Ordering::Relaxed);
+        let (mut changed, mut joined) = (Vec::new(), Vec::new());
+        self.counts.datagrams.fetch_add(batch.len() as u64, Ordering::Relaxed);
         {
             let fleet = Arc::clone(&self.fleet);
             let mut fleet = fleet.write();
             for datagram in batch {
-                self.apply(&mut fleet, datagram, &mut changed);
+                self.apply(&mut fleet, datagram, &mut changed, &mut joined);
             }
         }
-        self.counts
-            .reports
-            .fetch_add(changed.len() as u64, Ordering::Relaxed);
+        self.counts.reports.fetch_add(changed.len() as u64, Ordering::Relaxed);
         changed.sort_unstable();
         changed.dedup();
         self.refresh(&changed, self.clock.now_ms());
+        self.log(&joined, "machine reports");
     }
 
-    fn apply(&mut self, fleet: &mut Fleet, datagram: &Datagram, changed: &mut Vec<MachineId>) {
+    fn apply(
+        &mut self,
+        fleet: &mut Fleet,
+        datagram: &Datagram,
+        changed: &mut Vec<MachineId>,
+        joined: &mut Vec<MachineId>,
+    ) {
         let reports = match wire::decode(&datagram.bytes, &self.keyring) {
             Ok(reports) => reports,
             Err(error) => {
@@ -153,6 +145,11 @@ impl Intake {
         let received_ms = self.clock.ms_at(datagram.received);
         for report in &reports {
             let reason = match fleet.apply(report, datagram.from, received_ms) {
+                Applied::Joined(id) => {
+                    joined.push(id);
+                    changed.push(id);
+                    continue;
+                }
                 Applied::Changed(id) => {
                     changed.push(id);
                     continue;
@@ -178,12 +175,16 @@ impl Intake {
 
     fn sweep(&mut self, now_ms: u64) {
         let gone = self.fleet.write().expire(now_ms);
-        for id in &gone {
+        self.refresh(&gone, now_ms);
+        self.log(&gone, "machine is gone: its reports have stopped");
+    }
+
+    fn log(&self, machines: &[MachineId], what: &str) {
+        for id in machines {
             if let Some(machine) = self.fleet.read().get(*id) {
-                tracing::info!(machine = %machine.name, "machine is gone: its reports have stopped");
+                tracing::info!(machine = %machine.name, from = %machine.source, "{what}");
             }
         }
-        self.refresh(&gone, now_ms);
     }
 
     fn refresh(&mut self, changed: &[MachineId], now_ms: u64) {

@@ -14,32 +14,20 @@ pub(super) fn best(table: &Table, is_excluded: impl Fn(u32, &Row) -> bool) -> Op
     let allowed = eligible.filter(|(slot, row)| !is_excluded(*slot, row));
     let cost = |row: &Row| {
         let share = f64::from(row.picks()) / row.fresh.weight;
-        (
-            row.fresh.load.is_nan(),
-            row.fresh.load + share * price,
-            share,
-        )
+        (row.fresh.load.is_nan(), row.fresh.load + share * price, share)
     };
     let scored = allowed.map(|(slot, row)| (cost(row), slot));
-    let best = scored.min_by(
-        |((a_unknown, a_load, a_share), _), ((b_unknown, b_load, b_share), _)| {
+    let best =
+        scored.min_by(|((a_unknown, a_load, a_share), _), ((b_unknown, b_load, b_share), _)| {
             let known = a_unknown.cmp(b_unknown);
-            known
-                .then(a_load.total_cmp(b_load))
-                .then(a_share.total_cmp(b_share))
-        },
-    );
+            known.then(a_load.total_cmp(b_load)).then(a_share.total_cmp(b_share))
+        });
     best.map(|(_, slot)| slot)
 }
 
 fn mean_load(table: &Table) -> f64 {
-    let loads = table
-        .rows()
-        .map(|(_, row)| row.fresh.load)
-        .filter(|load| !load.is_nan());
-    let (sum, count) = loads.fold((0.0, 0.0_f64), |(sum, count), load| {
-        (sum + load, count + 1.0)
-    });
+    let loads = table.rows().map(|(_, row)| row.fresh.load).filter(|load| !load.is_nan());
+    let (sum, count) = loads.fold((0.0, 0.0_f64), |(sum, count), load| (sum + load, count + 1.0));
     sum / count.max(1.0)
 }
 
@@ -54,16 +42,8 @@ mod tests {
             let (machine, address) = (format!("m{slot}").into(), "".into());
             let (missing, load) = (Vec::new(), *load);
             let (weight, in_flight, eligible, captured_ms) = (1.0, 0, true, 0);
-            let fresh = Fresh {
-                machine,
-                address,
-                load,
-                weight,
-                in_flight,
-                eligible,
-                captured_ms,
-                missing,
-            };
+            let fresh =
+                Fresh { machine, address, load, weight, in_flight, eligible, captured_ms, missing };
             table.put(slot, fresh);
         }
         let pick = |now_ms| {
@@ -77,17 +57,13 @@ mod tests {
     #[test]
     fn lowest_first_then_round_and_never_a_herd() {
         assert_eq!(picks(&[0.5, 0.1, 0.5], 4), [1, 1, 0, 2]);
-        assert_eq!(
-            picks(&[0.0, 0.0], 4),
-            [0, 1, 0, 1],
-            "loads of zero go round"
-        );
+        assert_eq!(picks(&[0.0, 0.0], 4), [0, 1, 0, 1], "loads of zero go round");
     }
 
     #[test]
     fn unknown_loads_serve_when_there_is_no_other() {
         assert_eq!(picks(&[f64::NAN, 5.0], 3), [1, 1, 1]);
         assert_eq!(picks(&[f64::NAN, f64::NAN], 2), [0, 1]);
-        assert_eq!(picks(&[], 1), []);
+        assert!(picks(&[], 1).is_empty());
     }
 }

@@ -103,9 +103,7 @@ impl<'r> Ask<'r> {
     }
 
     fn excludes(&self, row: &Row) -> bool {
-        self.exclude
-            .iter()
-            .any(|machine| **machine == *row.fresh.machine)
+        self.exclude.iter().any(|machine| **machine == *row.fresh.machine)
     }
 }
 
@@ -169,11 +167,7 @@ impl Pool {
             picks: row.picks(),
             missing: row.fresh.missing.clone(),
         };
-        self.table
-            .lock()
-            .rows()
-            .map(|(_, row)| status(row))
-            .collect()
+        self.table.lock().rows().map(|(_, row)| status(row)).collect()
     }
 
     /// How one of its policies is doing.
@@ -227,10 +221,7 @@ impl Pool {
         if let Some(first) = slots.first() {
             table.count_pick(*first, ask.request.now_ms);
         }
-        slots
-            .iter()
-            .filter_map(|slot| table.get(*slot).map(Picked::of))
-            .collect()
+        slots.iter().filter_map(|slot| table.get(*slot).map(Picked::of)).collect()
     }
 
     pub(super) fn count(&self, by_guest: bool, nobody: bool) {
@@ -248,10 +239,7 @@ impl Pool {
         let mut wrong = Vec::new(); // the guest counted them as picked, and they were not
         let mut chosen = Vec::with_capacity(ask.n);
         if let Some(slot) = guest.pick(ask.request)? {
-            match self
-                .take(slot, ask, true)
-                .map_err(|what| guest.nonsense("pick", what))?
-            {
+            match self.take(slot, ask, true).map_err(|what| guest.nonsense("pick", what))? {
                 Some(target) => {
                     picked.push(target);
                     chosen.push(slot);
@@ -286,14 +274,9 @@ impl Pool {
     /// Checks a slot that the guest answered; `None`: the request does not want it.
     fn take(&self, slot: u32, ask: &Ask<'_>, count: bool) -> Result<Option<Picked>, String> {
         let mut table = self.table.lock();
-        let row = table
-            .get(slot)
-            .ok_or_else(|| format!("slot {slot} holds no target"))?;
+        let row = table.get(slot).ok_or_else(|| format!("slot {slot} holds no target"))?;
         if !row.fresh.eligible {
-            return Err(format!(
-                "slot {slot} is {} and may not be picked",
-                row.fresh.machine
-            ));
+            return Err(format!("slot {slot} is {} and may not be picked", row.fresh.machine));
         }
         if ask.excludes(row) {
             return Ok(None);
@@ -316,9 +299,7 @@ impl Pool {
     fn has_candidate(&self, ask: &Ask<'_>) -> bool {
         let table = self.table.lock();
         table.eligible() > 0
-            && table
-                .rows()
-                .any(|(_, row)| row.fresh.eligible && !ask.excludes(row))
+            && table.rows().any(|(_, row)| row.fresh.eligible && !ask.excludes(row))
     }
 
     /// Tells the guest the true state of targets that it believes picked.
@@ -333,10 +314,7 @@ impl Pool {
         }
         let views: Vec<_> = {
             let table = self.table.lock();
-            slots
-                .iter()
-                .filter_map(|slot| table.view(*slot, now_ms))
-                .collect()
+            slots.iter().filter_map(|slot| table.view(*slot, now_ms)).collect()
         };
         guest.update(now_ms, &views)
     }
@@ -414,12 +392,7 @@ impl Pool {
         status.trouble = Some(fault.to_string().into());
         drop(status);
         // The supply ends after the pools' users: a closed channel means that we are stopping.
-        self.supply
-            .send(Event::Failed {
-                pool: self.index,
-                kind,
-            })
-            .ok();
+        self.supply.send(Event::Failed { pool: self.index, kind }).ok();
     }
 
     pub(super) fn count_bad_loads(&self, count: u64) {
@@ -460,16 +433,11 @@ fn tell(
     if !left.is_empty() {
         guest.leave(left)?;
     }
-    views
-        .chunks(UPDATE_ROWS_MAX)
-        .try_for_each(|views| guest.update(now_ms, views))
+    views.chunks(UPDATE_ROWS_MAX).try_for_each(|views| guest.update(now_ms, views))
 }
 
 pub(super) fn log_restored(policy: &str, restored: bool) {
     if !restored {
-        tracing::info!(
-            policy,
-            "the new generation starts without the old one's state"
-        );
+        tracing::info!(policy, "the new generation starts without the old one's state");
     }
 }

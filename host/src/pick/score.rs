@@ -117,10 +117,7 @@ impl Scorer {
         self.pool.note_serving(Kind::Formula, formula.generation);
         self.formula = Some(formula);
         for target in self.targets.iter_mut().flatten() {
-            *target = Scored {
-                columns: Columns::default(),
-                last_good: f64::NAN,
-            };
+            *target = Scored { columns: Columns::default(), last_good: f64::NAN };
         }
         let all: Vec<_> = self.slots.keys().copied().collect();
         for some in all.chunks(ROWS_MAX) {
@@ -132,10 +129,7 @@ impl Scorer {
     fn offered<'f>(&self, fleet: &'f Fleet, id: MachineId) -> Option<(&'f Machine, &'f Offered)> {
         let machine = fleet.get(id).filter(|machine| machine.alive)?;
         let wanted = &*self.pool.config.service;
-        let service = machine
-            .services
-            .iter()
-            .find(|service| *service.name == *wanted)?;
+        let service = machine.services.iter().find(|service| *service.name == *wanted)?;
         Some((machine, service))
     }
 
@@ -153,10 +147,8 @@ impl Scorer {
                 u32::try_from(self.targets.len() - 1).unwrap_or(u32::MAX)
             })
         });
-        let scored = self.targets[slot as usize].get_or_insert_with(|| Scored {
-            columns: Columns::default(),
-            last_good: f64::NAN,
-        });
+        let scored = self.targets[slot as usize]
+            .get_or_insert_with(|| Scored { columns: Columns::default(), last_good: f64::NAN });
         scored.columns.find(machine, service, &self.wanted);
         let start = values.len();
         let mut missing = Vec::new();
@@ -245,9 +237,7 @@ impl Columns {
     fn find(&mut self, machine: &Machine, service: &Offered, wanted: &[Wanted]) {
         let (of_machine, of_service) = (&machine.metrics.names, &service.metrics.names);
         let is_same = |known: &Option<MetricNames>, names| {
-            known
-                .as_ref()
-                .is_some_and(|known| Arc::ptr_eq(known, names))
+            known.as_ref().is_some_and(|known| Arc::ptr_eq(known, names))
         };
         if is_same(&self.machine_names, of_machine) && is_same(&self.service_names, of_service) {
             return;

@@ -98,18 +98,7 @@ impl Supply {
         let seats = pools.iter().map(|_| Default::default()).collect();
         let board = Arc::default();
         let watch = None;
-        Self {
-            library,
-            folder,
-            watch,
-            pools,
-            seats,
-            intake,
-            events,
-            board,
-            clock,
-            changes,
-        }
+        Self { library, folder, watch, pools, seats, intake, events, board, clock, changes }
     }
 
     /// Where the policies are shown.
@@ -131,11 +120,7 @@ impl Supply {
         loop {
             let rebuilds = self.seats.iter().flatten().filter_map(|seat| seat.rebuild);
             let due = rebuilds.fold(next_look, Instant::min);
-            match self
-                .events
-                .1
-                .recv_timeout(due.saturating_duration_since(Instant::now()))
-            {
+            match self.events.1.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Event::Look) => next_look = Instant::now() + SETTLE,
                 Ok(Event::Failed { pool, kind }) => {
                     self.seats[pool][index(kind)].failed(Instant::now());
@@ -189,11 +174,7 @@ impl Supply {
     }
 
     fn no_policy(&self, name: &str) -> String {
-        let refused = self
-            .library
-            .entries()
-            .get(name)
-            .and_then(|entry| entry.refused.as_ref());
+        let refused = self.library.entries().get(name).and_then(|entry| entry.refused.as_ref());
         if let Some(refused) = refused {
             return refused.reason.clone();
         }
@@ -235,20 +216,11 @@ impl Supply {
                 seat.seated = Some(Instant::now());
             }
             Err(error) => {
-                let kept = pool
-                    .status(kind)
-                    .serving
-                    .map_or("none".to_owned(), |g| g.to_string());
+                let kept = pool.status(kind).serving.map_or("none".to_owned(), |g| g.to_string());
                 tracing::warn!(pool = pool.name(), policy, %kind, %generation, %error, kept, "policy not used");
-                pool.note_trouble(
-                    kind,
-                    &format!("generation {generation} is not used: {error}"),
-                );
+                pool.note_trouble(kind, &format!("generation {generation} is not used: {error}"));
                 // The good generation was being rebuilt: go on trying, ever more rarely.
-                let was_good = seat
-                    .good
-                    .as_ref()
-                    .is_some_and(|good| good.generation == generation);
+                let was_good = seat.good.as_ref().is_some_and(|good| good.generation == generation);
                 if was_good && pool.status(kind).serving.is_none() {
                     seat.failed(Instant::now());
                 }
@@ -258,19 +230,12 @@ impl Supply {
 
     fn seat_formula(&mut self, pool: usize, module: &Module) -> Result<(), StartError> {
         let config = &self.pools[pool].config;
-        let (name, settings) = (
-            Arc::from(&*config.formula),
-            config.formula_settings.to_string(),
-        );
+        let (name, settings) = (Arc::from(&*config.formula), config.formula_settings.to_string());
         let start = || FormulaGuest::start(self.library.engine(), &name, module, &settings);
         try_formula(&mut start()?)?;
         let guest = Box::new(start()?);
         // The intake ends after us only if it panicked; its fleet is frozen then anyway.
-        if self
-            .intake
-            .send(intake::Event::Formula { pool, guest })
-            .is_err()
-        {
+        if self.intake.send(intake::Event::Formula { pool, guest }).is_err() {
             tracing::error!("the intake has ended: formulas cannot be replaced");
         }
         Ok(())
@@ -278,10 +243,7 @@ impl Supply {
 
     fn seat_strategy(&mut self, pool: usize, module: &Module) -> Result<(), StartError> {
         let config = &self.pools[pool].config;
-        let (name, settings) = (
-            Arc::from(&*config.strategy),
-            config.strategy_settings.to_string(),
-        );
+        let (name, settings) = (Arc::from(&*config.strategy), config.strategy_settings.to_string());
         let start = || {
             let seed = fastrand::u64(..);
             StrategyGuest::start(self.library.engine(), &name, module, &settings, seed)
@@ -303,9 +265,7 @@ impl Seat {
             self.failures = 0;
         }
         let (first, longest) = BACK_OFF;
-        let wait = first
-            .saturating_mul(1 << self.failures.min(16))
-            .min(longest);
+        let wait = first.saturating_mul(1 << self.failures.min(16)).min(longest);
         self.failures += 1;
         // A quarter more or less: pools that failed together do not come back together.
         self.rebuild = Some(now + wait.mul_f64(0.75 + fastrand::f64() / 2.0));
@@ -324,10 +284,7 @@ fn try_formula(guest: &mut FormulaGuest) -> Result<(), CallError> {
     let slots = [0, 1, 2, 3];
     let mut values = Vec::new();
     for value in [0.0, 0.5, 1.0, 1e6] {
-        let row = guest
-            .metrics()
-            .iter()
-            .map(|metric| metric.fallback.unwrap_or(value));
+        let row = guest.metrics().iter().map(|metric| metric.fallback.unwrap_or(value));
         values.extend(row);
     }
     guest.evaluate(0, &slots, &values)?;
@@ -342,11 +299,7 @@ fn try_formula(guest: &mut FormulaGuest) -> Result<(), CallError> {
 fn try_strategy(guest: &mut StrategyGuest) -> Result<(), CallError> {
     let view = |slot: u32| TargetView {
         slot,
-        load: if slot == 3 {
-            f64::NAN
-        } else {
-            f64::from(slot) / 8.0
-        },
+        load: if slot == 3 { f64::NAN } else { f64::from(slot) / 8.0 },
         weight: 1.0,
         in_flight: 0,
         picks: slot,
@@ -356,18 +309,11 @@ fn try_strategy(guest: &mut StrategyGuest) -> Result<(), CallError> {
         eligible: slot != 5,
         warm: 1.0,
     };
-    let request = |random| Request {
-        key: random,
-        class: 0,
-        cost: 1.0,
-        now_ms: random,
-        random,
-    };
+    let request = |random| Request { key: random, class: 0, cost: 1.0, now_ms: random, random };
     let check = |guest: &mut StrategyGuest, call, slot: Option<u32>| match slot {
-        Some(slot) if slot >= 8 || slot == 5 => Err(guest.nonsense(
-            call,
-            format!("slot {slot} of a trial fleet may not be picked"),
-        )),
+        Some(slot) if slot >= 8 || slot == 5 => {
+            Err(guest.nonsense(call, format!("slot {slot} of a trial fleet may not be picked")))
+        }
         _ => Ok(()),
     };
     if let Some(slot) = guest.pick(request(0))? {

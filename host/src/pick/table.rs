@@ -56,9 +56,7 @@ impl Table {
             self.rows.resize_with(index + 1, || None);
         }
         let (version, captured_ms) = (self.version, fresh.captured_ms);
-        let was = self.rows[index]
-            .as_ref()
-            .is_some_and(|row| row.fresh.eligible);
+        let was = self.rows[index].as_ref().is_some_and(|row| row.fresh.eligible);
         self.eligible = self.eligible + usize::from(fresh.eligible) - usize::from(was);
         match &mut self.rows[index] {
             Some(row) if row.fresh.machine == fresh.machine => {
@@ -66,14 +64,7 @@ impl Table {
                 row.version = version;
                 row.picks.forget_before(captured_ms);
             }
-            row => {
-                *row = Some(Row {
-                    fresh,
-                    picks: Picks::default(),
-                    born: version,
-                    version,
-                })
-            }
+            row => *row = Some(Row { fresh, picks: Picks::default(), born: version, version }),
         }
     }
 
@@ -89,9 +80,7 @@ impl Table {
     }
 
     pub(super) fn rows(&self) -> impl Iterator<Item = (u32, &Row)> {
-        (0..)
-            .zip(&self.rows)
-            .filter_map(|(slot, row)| Some((slot, row.as_ref()?)))
+        (0..).zip(&self.rows).filter_map(|(slot, row)| Some((slot, row.as_ref()?)))
     }
 
     pub(super) fn eligible(&self) -> usize {
@@ -111,12 +100,7 @@ impl Table {
 
     /// Everything, and the version that it is.
     pub(super) fn snapshot(&self, now_ms: u64) -> (u64, Vec<TargetView>) {
-        (
-            self.version,
-            self.rows()
-                .map(|(slot, row)| row.view(slot, now_ms))
-                .collect(),
-        )
+        (self.version, self.rows().map(|(slot, row)| row.view(slot, now_ms)).collect())
     }
 
     /// What a guest that was fed `snapshot` at `version` does not know: slots whose target is gone
@@ -129,18 +113,9 @@ impl Table {
         now_ms: u64,
     ) -> (Vec<u32>, Vec<TargetView>) {
         let moved = |view: &&TargetView| self.get(view.slot).is_none_or(|row| row.born > version);
-        let left = snapshot
-            .iter()
-            .filter(moved)
-            .map(|view| view.slot)
-            .collect();
-        let changed = self
-            .rows()
-            .filter(|(_, row)| row.version > version || row.picks.total > 0);
-        (
-            left,
-            changed.map(|(slot, row)| row.view(slot, now_ms)).collect(),
-        )
+        let left = snapshot.iter().filter(moved).map(|view| view.slot).collect();
+        let changed = self.rows().filter(|(_, row)| row.version > version || row.picks.total > 0);
+        (left, changed.map(|(slot, row)| row.view(slot, now_ms)).collect())
     }
 }
 
@@ -227,11 +202,7 @@ mod tests {
         table.put(0, fresh("a", 120)); // a report captured at 120 that came late
         assert_eq!(table.get(0).map(Row::picks), Some(1));
         table.put(0, fresh("b", 120));
-        assert_eq!(
-            table.get(0).map(Row::picks),
-            Some(0),
-            "another target in this slot"
-        );
+        assert_eq!(table.get(0).map(Row::picks), Some(0), "another target in this slot");
     }
 
     #[test]
@@ -252,19 +223,10 @@ mod tests {
         table.remove(0);
         table.remove(1);
         table.put(1, fresh("other", 0));
-        table.put(
-            2,
-            Fresh {
-                eligible: false,
-                ..fresh("m2", 0)
-            },
-        );
+        table.put(2, Fresh { eligible: false, ..fresh("m2", 0) });
         let (left, changed) = table.since(version, &snapshot, 0);
         assert_eq!(left, [0, 1]);
-        assert_eq!(
-            changed.iter().map(|view| view.slot).collect::<Vec<_>>(),
-            [1, 2]
-        );
+        assert_eq!(changed.iter().map(|view| view.slot).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(table.eligible(), 2);
     }
 }

@@ -63,9 +63,7 @@ impl PolicyEngine {
         let ticker = thread::Builder::new().name("loadline-epoch".to_owned());
         ticker
             .spawn(move || tick(&weak))
-            .map_err(|error| ModuleError::Engine {
-                reason: error.to_string(),
-            })?;
+            .map_err(|error| ModuleError::Engine { reason: error.to_string() })?;
         Ok(Self { engine, limits })
     }
 }
@@ -109,11 +107,7 @@ mod tests {
     #[test]
     fn a_deadline_is_never_shorter_than_its_budget() {
         for (millis, expected) in [(0, 2), (1, 2), (5, 2), (6, 3), (10, 3), (1_000, 201)] {
-            assert_eq!(
-                ticks(Duration::from_millis(millis)),
-                expected,
-                "{millis} ms"
-            );
+            assert_eq!(ticks(Duration::from_millis(millis)), expected, "{millis} ms");
         }
     }
 }

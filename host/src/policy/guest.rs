@@ -13,17 +13,11 @@ use wasmtime::{ResourceLimiter, Store, Trap};
 use super::engine::{PolicyEngine, ticks};
 use super::module::{Generation, Kind, Module, Pre};
 
-#[allow(
-    missing_docs,
-    reason = "generated from the contract, which is documented there"
-)]
+#[allow(missing_docs, reason = "generated from the contract, which is documented there")]
 mod formula_world {
     wasmtime::component::bindgen!({ path: "../sdk/policy/wit", world: "formula-policy" });
 }
-#[allow(
-    missing_docs,
-    reason = "generated from the contract, which is documented there"
-)]
+#[allow(missing_docs, reason = "generated from the contract, which is documented there")]
 mod strategy_world {
     wasmtime::component::bindgen!({ path: "../sdk/policy/wit", world: "strategy-policy" });
 }
@@ -226,9 +220,7 @@ impl FormulaPre {
     pub(super) fn new(engine: &PolicyEngine, component: &Component) -> wasmtime::Result<Self> {
         let mut linker = Linker::new(&engine.engine);
         FormulaPolicy::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
-        Ok(Self(FormulaPolicyPre::new(
-            linker.instantiate_pre(component)?,
-        )?))
+        Ok(Self(FormulaPolicyPre::new(linker.instantiate_pre(component)?)?))
     }
 }
 
@@ -238,9 +230,7 @@ impl StrategyPre {
     pub(super) fn new(engine: &PolicyEngine, component: &Component) -> wasmtime::Result<Self> {
         let mut linker = Linker::new(&engine.engine);
         StrategyPolicy::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
-        Ok(Self(StrategyPolicyPre::new(
-            linker.instantiate_pre(component)?,
-        )?))
+        Ok(Self(StrategyPolicyPre::new(linker.instantiate_pre(component)?)?))
     }
 }
 
@@ -262,11 +252,7 @@ impl Room {
         };
         let mut store = Store::new(&engine.engine, state);
         store.limiter(|state| state);
-        Self {
-            store,
-            engine: engine.clone(),
-            failed: false,
-        }
+        Self { store, engine: engine.clone(), failed: false }
     }
 
     /// One call under its deadline.
@@ -290,24 +276,15 @@ impl Room {
             }
             match error.downcast_ref::<Trap>() {
                 Some(Trap::Interrupt) => CallError::Deadline { call, budget },
-                Some(trap) => CallError::Trap {
-                    call,
-                    reason: trap.to_string(),
-                },
-                None => CallError::Trap {
-                    call,
-                    reason: printable(&format!("{error:#}")),
-                },
+                Some(trap) => CallError::Trap { call, reason: trap.to_string() },
+                None => CallError::Trap { call, reason: printable(&format!("{error:#}")) },
             }
         })
     }
 
     fn nonsense(&mut self, call: &'static str, what: impl Into<String>) -> CallError {
         self.failed = true;
-        CallError::BadAnswer {
-            call,
-            what: what.into(),
-        }
+        CallError::BadAnswer { call, what: what.into() }
     }
 
     fn check_state(&mut self, state: Vec<u8>) -> Result<Vec<u8>, CallError> {
@@ -315,10 +292,7 @@ impl Room {
         if state.len() <= max {
             return Ok(state);
         }
-        Err(self.nonsense(
-            "save",
-            format!("{} bytes of state, {max} are allowed", state.len()),
-        ))
+        Err(self.nonsense("save", format!("{} bytes of state, {max} are allowed", state.len())))
     }
 }
 
@@ -356,25 +330,15 @@ impl FormulaGuest {
             version: printable(&info.version),
             settings_schema: info.settings_schema,
         };
-        room.call("configure", budget, |store| {
-            guest.call_configure(store, settings)
-        })?
-        .map_err(|reason| StartError::Settings {
-            name: Arc::clone(name),
-            reason: printable(&reason),
-        })?;
+        room.call("configure", budget, |store| guest.call_configure(store, settings))?.map_err(
+            |reason| StartError::Settings { name: Arc::clone(name), reason: printable(&reason) },
+        )?;
         let metrics = room.call("metrics", budget, |store| guest.call_metrics(store))?;
         if metrics.len() > METRICS_MAX {
             let what = format!("{} metrics, {METRICS_MAX} are allowed", metrics.len());
             return Err(room.nonsense("metrics", what).into());
         }
-        Ok(Self {
-            generation: module.generation,
-            description,
-            metrics,
-            world,
-            room,
-        })
+        Ok(Self { generation: module.generation, description, metrics, world, room })
     }
 
     /// The columns of [`evaluate`](Self::evaluate).
@@ -393,13 +357,10 @@ impl FormulaGuest {
         slots: &[u32],
         values: &[f64],
     ) -> Result<Vec<f64>, CallError> {
-        let (guest, budget) = (
-            self.world.loadline_policy_formula(),
-            self.room.engine.limits.batch,
-        );
-        let loads = self.room.call("evaluate", budget, |store| {
-            guest.call_evaluate(store, now_ms, slots, values)
-        })?;
+        let (guest, budget) = (self.world.loadline_policy_formula(), self.room.engine.limits.batch);
+        let loads = self
+            .room
+            .call("evaluate", budget, |store| guest.call_evaluate(store, now_ms, slots, values))?;
         if loads.len() == slots.len() {
             return Ok(loads);
         }
@@ -412,12 +373,8 @@ impl FormulaGuest {
     /// # Errors
     /// The guest failed.
     pub fn leave(&mut self, slots: &[u32]) -> Result<(), CallError> {
-        let (guest, budget) = (
-            self.world.loadline_policy_formula(),
-            self.room.engine.limits.batch,
-        );
-        self.room
-            .call("leave", budget, |store| guest.call_leave(store, slots))
+        let (guest, budget) = (self.world.loadline_policy_formula(), self.room.engine.limits.batch);
+        self.room.call("leave", budget, |store| guest.call_leave(store, slots))
     }
 
     /// State for the next generation.
@@ -425,13 +382,8 @@ impl FormulaGuest {
     /// # Errors
     /// The guest failed or its state is too long.
     pub fn save(&mut self) -> Result<Vec<u8>, CallError> {
-        let (guest, budget) = (
-            self.world.loadline_policy_formula(),
-            self.room.engine.limits.batch,
-        );
-        let state = self
-            .room
-            .call("save", budget, |store| guest.call_save(store))?;
+        let (guest, budget) = (self.world.loadline_policy_formula(), self.room.engine.limits.batch);
+        let state = self.room.call("save", budget, |store| guest.call_save(store))?;
         self.room.check_state(state)
     }
 
@@ -440,12 +392,8 @@ impl FormulaGuest {
     /// # Errors
     /// The guest failed.
     pub fn restore(&mut self, state: &[u8]) -> Result<bool, CallError> {
-        let (guest, budget) = (
-            self.world.loadline_policy_formula(),
-            self.room.engine.limits.batch,
-        );
-        self.room
-            .call("restore", budget, |store| guest.call_restore(store, state))
+        let (guest, budget) = (self.world.loadline_policy_formula(), self.room.engine.limits.batch);
+        self.room.call("restore", budget, |store| guest.call_restore(store, state))
     }
 }
 
@@ -483,19 +431,12 @@ impl StrategyGuest {
             version: printable(&info.version),
             settings_schema: info.settings_schema,
         };
-        room.call("configure", budget, |store| {
-            guest.call_configure(store, settings, seed)
-        })?
-        .map_err(|reason| StartError::Settings {
-            name: Arc::clone(name),
-            reason: printable(&reason),
-        })?;
-        Ok(Self {
-            generation: module.generation,
-            description,
-            world,
-            room,
-        })
+        room.call("configure", budget, |store| guest.call_configure(store, settings, seed))?
+            .map_err(|reason| StartError::Settings {
+                name: Arc::clone(name),
+                reason: printable(&reason),
+            })?;
+        Ok(Self { generation: module.generation, description, world, room })
     }
 
     /// New or changed targets.
@@ -503,14 +444,10 @@ impl StrategyGuest {
     /// # Errors
     /// The guest failed.
     pub fn update(&mut self, now_ms: u64, targets: &[TargetView]) -> Result<(), CallError> {
-        let (guest, budget) = (
-            self.world.loadline_policy_strategy(),
-            self.room.engine.limits.batch,
-        );
+        let (guest, budget) =
+            (self.world.loadline_policy_strategy(), self.room.engine.limits.batch);
         // How many hosts choose is learned from their claims; alone until then.
-        self.room.call("update", budget, |store| {
-            guest.call_update(store, now_ms, 1, targets)
-        })
+        self.room.call("update", budget, |store| guest.call_update(store, now_ms, 1, targets))
     }
 
     /// These slots may be given to other targets.
@@ -518,12 +455,9 @@ impl StrategyGuest {
     /// # Errors
     /// The guest failed.
     pub fn leave(&mut self, slots: &[u32]) -> Result<(), CallError> {
-        let (guest, budget) = (
-            self.world.loadline_policy_strategy(),
-            self.room.engine.limits.batch,
-        );
-        self.room
-            .call("leave", budget, |store| guest.call_leave(store, slots))
+        let (guest, budget) =
+            (self.world.loadline_policy_strategy(), self.room.engine.limits.batch);
+        self.room.call("leave", budget, |store| guest.call_leave(store, slots))
     }
 
     /// The slot for one request, unchecked.
@@ -531,12 +465,8 @@ impl StrategyGuest {
     /// # Errors
     /// The guest failed.
     pub fn pick(&mut self, request: Request) -> Result<Option<u32>, CallError> {
-        let (guest, budget) = (
-            self.world.loadline_policy_strategy(),
-            self.room.engine.limits.pick,
-        );
-        self.room
-            .call("pick", budget, |store| guest.call_pick(store, request))
+        let (guest, budget) = (self.world.loadline_policy_strategy(), self.room.engine.limits.pick);
+        self.room.call("pick", budget, |store| guest.call_pick(store, request))
     }
 
     /// The slot for one request out of these, unchecked.
@@ -548,13 +478,9 @@ impl StrategyGuest {
         request: Request,
         candidates: &[u32],
     ) -> Result<Option<u32>, CallError> {
-        let (guest, budget) = (
-            self.world.loadline_policy_strategy(),
-            self.room.engine.limits.pick,
-        );
-        self.room.call("pick-among", budget, |store| {
-            guest.call_pick_among(store, request, candidates)
-        })
+        let (guest, budget) = (self.world.loadline_policy_strategy(), self.room.engine.limits.pick);
+        self.room
+            .call("pick-among", budget, |store| guest.call_pick_among(store, request, candidates))
     }
 
     /// State for the next generation.
@@ -562,13 +488,9 @@ impl StrategyGuest {
     /// # Errors
     /// The guest failed or its state is too long.
     pub fn save(&mut self) -> Result<Vec<u8>, CallError> {
-        let (guest, budget) = (
-            self.world.loadline_policy_strategy(),
-            self.room.engine.limits.batch,
-        );
-        let state = self
-            .room
-            .call("save", budget, |store| guest.call_save(store))?;
+        let (guest, budget) =
+            (self.world.loadline_policy_strategy(), self.room.engine.limits.batch);
+        let state = self.room.call("save", budget, |store| guest.call_save(store))?;
         self.room.check_state(state)
     }
 
@@ -577,12 +499,9 @@ impl StrategyGuest {
     /// # Errors
     /// The guest failed.
     pub fn restore(&mut self, state: &[u8]) -> Result<bool, CallError> {
-        let (guest, budget) = (
-            self.world.loadline_policy_strategy(),
-            self.room.engine.limits.batch,
-        );
-        self.room
-            .call("restore", budget, |store| guest.call_restore(store, state))
+        let (guest, budget) =
+            (self.world.loadline_policy_strategy(), self.room.engine.limits.batch);
+        self.room.call("restore", budget, |store| guest.call_restore(store, state))
     }
 
     /// The answer of a call was nonsense: the guest is not entered again.
@@ -592,11 +511,7 @@ impl StrategyGuest {
 }
 
 fn wrong_kind(name: &Arc<str>, module: &Module, wanted: Kind) -> StartError {
-    StartError::Kind {
-        name: Arc::clone(name),
-        found: module.kind(),
-        wanted,
-    }
+    StartError::Kind { name: Arc::clone(name), found: module.kind(), wanted }
 }
 
 /// A guest's words, cut and with control characters escaped: they cannot forge a log line.

@@ -72,13 +72,7 @@ impl Library {
     #[must_use]
     pub fn new(engine: PolicyEngine, folder: PathBuf) -> Self {
         let built_in = |(name, _): &(&str, _)| {
-            (
-                Arc::from(*name),
-                Entry {
-                    origin: Some(Origin::BuiltIn),
-                    ..Entry::default()
-                },
-            )
+            (Arc::from(*name), Entry { origin: Some(Origin::BuiltIn), ..Entry::default() })
         };
         Self {
             engine,
@@ -114,12 +108,8 @@ impl Library {
     pub fn rescan(&mut self) -> bool {
         let files = self.files();
         let mut changed = false;
-        let removed: Vec<_> = self
-            .seen
-            .keys()
-            .filter(|path| !files.contains_key(*path))
-            .cloned()
-            .collect();
+        let removed: Vec<_> =
+            self.seen.keys().filter(|path| !files.contains_key(*path)).cloned().collect();
         for path in removed {
             self.seen.remove(&path);
             changed |= self.remove(&path);
@@ -162,10 +152,7 @@ impl Library {
         let bytes = match read(path, self.engine.limits.file_bytes) {
             Ok(bytes) => bytes,
             Err(reason) => {
-                let known = self
-                    .entries
-                    .get(name)
-                    .and_then(|entry| entry.refused.as_ref());
+                let known = self.entries.get(name).and_then(|entry| entry.refused.as_ref());
                 if known.is_some_and(|refused| refused.path == path && refused.reason == reason) {
                     return false;
                 }
@@ -196,10 +183,7 @@ impl Library {
     }
 
     fn compile(&self, path: &Path, bytes: &[u8]) -> Result<Module, String> {
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "wasm")
-        {
+        if path.extension().is_some_and(|extension| extension == "wasm") {
             return Module::from_wasm(&self.engine, bytes).map_err(|error| error.to_string());
         }
         let text = std::str::from_utf8(bytes).map_err(|error| format!("not UTF-8: {error}"))?;
@@ -236,18 +220,11 @@ impl Library {
         reason: String,
     ) {
         let entry = self.entries.entry(Arc::clone(name)).or_default();
-        let kept = entry
-            .module
-            .as_ref()
-            .map(|module| module.generation.to_string());
+        let kept = entry.module.as_ref().map(|module| module.generation.to_string());
         let kept = kept.as_deref().unwrap_or("none");
         tracing::warn!(policy = %name, file = %path.display(), reason, kept, "policy refused");
         entry.refusals += 1;
-        entry.refused = Some(Refused {
-            path: path.to_owned(),
-            generation,
-            reason,
-        });
+        entry.refused = Some(Refused { path: path.to_owned(), generation, reason });
     }
 
     /// A file is gone.
@@ -258,11 +235,7 @@ impl Library {
         let Some(entry) = self.entries.get_mut(&name) else {
             return false;
         };
-        if entry
-            .refused
-            .as_ref()
-            .is_some_and(|refused| refused.path == path)
-        {
+        if entry.refused.as_ref().is_some_and(|refused| refused.path == path) {
             entry.refused = None;
         }
         if entry.origin != Some(Origin::File(path.to_owned())) {
@@ -275,8 +248,7 @@ impl Library {
             tracing::warn!(policy = %name, "policy file removed, its last generation serves on");
         }
         // A second file of the same name was refused because of this one: look at it again.
-        self.seen
-            .retain(|other, _| policy_name(other).as_ref() != Some(&name));
+        self.seen.retain(|other, _| policy_name(other).as_ref() != Some(&name));
         true
     }
 
@@ -311,23 +283,15 @@ fn policy_name(path: &Path) -> Option<Arc<str>> {
 fn read(path: &Path, max: usize) -> Result<Vec<u8>, String> {
     let open = |error: std::io::Error| format!("cannot be read: {error}");
     let nonblocking = nix::fcntl::OFlag::O_NONBLOCK.bits();
-    let file = File::options()
-        .read(true)
-        .custom_flags(nonblocking)
-        .open(path)
-        .map_err(open)?;
+    let file = File::options().read(true).custom_flags(nonblocking).open(path).map_err(open)?;
     let about = file.metadata().map_err(open)?;
     if !about.is_file() {
         return Err("not a regular file".to_owned());
     }
     let mut bytes = Vec::new();
-    file.take(max as u64 + 1)
-        .read_to_end(&mut bytes)
-        .map_err(open)?;
+    file.take(max as u64 + 1).read_to_end(&mut bytes).map_err(open)?;
     if bytes.len() > max {
-        return Err(format!(
-            "longer than the {max} bytes a policy file may have"
-        ));
+        return Err(format!("longer than the {max} bytes a policy file may have"));
     }
     Ok(bytes)
 }

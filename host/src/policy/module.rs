@@ -10,10 +10,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use sha2::{Digest, Sha256};
 use wasmparser::{Parser, Payload, ValidPayload, Validator, WasmFeatures};
 use wasmtime::component::Component;
+use wit_parser::Resolve;
 
 use super::engine::PolicyEngine;
 use super::guest::{FormulaPre, StrategyPre};
 
+/// The contract.
+const WIT: &str = include_str!("../../../sdk/policy/wit/policy.wit");
 /// The contract's package, without version.
 const PACKAGE: &str = "loadline:policy/";
 /// The contract's major version.
@@ -36,9 +39,7 @@ impl Generation {
 impl fmt::Display for Generation {
     /// The first 12 hexadecimal digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0[..6]
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.0[..6].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -138,9 +139,7 @@ pub enum ModuleError {
 impl ModuleError {
     #[expect(clippy::needless_pass_by_value, reason = "fits map_err")]
     pub(super) fn engine(error: wasmtime::Error) -> Self {
-        Self::Engine {
-            reason: format!("{error:#}"),
-        }
+        Self::Engine { reason: format!("{error:#}") }
     }
 }
 
@@ -197,22 +196,16 @@ impl Module {
         generation: Generation,
     ) -> Result<Self, ModuleError> {
         if bytes.len() > engine.limits.file_bytes {
-            return Err(ModuleError::TooLong {
-                max: engine.limits.file_bytes,
-            });
+            return Err(ModuleError::TooLong { max: engine.limits.file_bytes });
         }
         // The encoder and the compiler read untrusted bytes: a panic there is the file's fault.
         let built = catch_unwind(AssertUnwindSafe(|| -> Result<Pre, ModuleError> {
             let component = as_component(bytes)?;
             let kind = check_component(&component)?;
-            let component = Component::new(&engine.engine, &component).map_err(|error| {
-                ModuleError::Compile {
-                    reason: format!("{error:#}"),
-                }
-            })?;
-            let shape = |error: wasmtime::Error| ModuleError::Shape {
-                reason: format!("{error:#}"),
-            };
+            let component = Component::new(&engine.engine, &component)
+                .map_err(|error| ModuleError::Compile { reason: format!("{error:#}") })?;
+            let shape =
+                |error: wasmtime::Error| ModuleError::Shape { reason: format!("{error:#}") };
             Ok(match kind {
                 Kind::Formula => Pre::Formula(FormulaPre::new(engine, &component).map_err(shape)?),
                 Kind::Strategy => {
@@ -221,15 +214,31 @@ impl Module {
             })
         }));
         let pre = built.unwrap_or_else(|panic| {
-            let words = panic
-                .downcast_ref::<&str>()
-                .map(|words| (*words).to_owned());
+            let words = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
             let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
             let reason = words.unwrap_or_else(|| "the compiler panicked".to_owned());
             Err(ModuleError::Compile { reason })
         })?;
         Ok(Self { generation, pre })
     }
+}
+
+/// A core module with the contract's component type in a custom section, as the SDK leaves it; for
+/// modules that are made otherwise. `world` is `formula-policy` or `strategy-policy`.
+///
+/// # Errors
+/// The contract has no such world.
+pub fn carry_contract(core: &[u8], world: &str) -> Result<Vec<u8>, ModuleError> {
+    let shape = |reason: String| ModuleError::Shape { reason };
+    let mut resolve = Resolve::default();
+    let package = resolve.push_str("policy.wit", WIT).map_err(|error| shape(error.to_string()))?;
+    let world = resolve.select_world(&[package], Some(world));
+    let world = world.map_err(|error| shape(error.to_string()))?;
+    let mut module = core.to_vec();
+    let encoding = wit_component::StringEncoding::UTF8;
+    wit_component::embed_component_metadata(&mut module, &resolve, world, encoding)
+        .map_err(|error| shape(error.to_string()))?;
+    Ok(module)
 }
 
 /// The features that guests may use; the same as in the engine's settings.
@@ -251,17 +260,13 @@ fn as_component(bytes: &[u8]) -> Result<Vec<u8>, ModuleError> {
         return Ok(bytes.to_vec());
     }
     if !Parser::is_core_wasm(bytes) {
-        return Err(ModuleError::NotWasm {
-            found: looks_like(bytes),
-        });
+        return Err(ModuleError::NotWasm { found: looks_like(bytes) });
     }
     check_core(bytes)?;
     let encoder = wit_component::ComponentEncoder::default().module(bytes);
     encoder
         .and_then(|encoder| encoder.validate(false).encode())
-        .map_err(|error| ModuleError::Shape {
-            reason: format!("{error:#}"),
-        })
+        .map_err(|error| ModuleError::Shape { reason: format!("{error:#}") })
 }
 
 fn looks_like(bytes: &[u8]) -> &'static str {
@@ -276,14 +281,11 @@ fn looks_like(bytes: &[u8]) -> &'static str {
 
 /// A core module: valid, without foreign imports, carrying the contract.
 fn check_core(bytes: &[u8]) -> Result<(), ModuleError> {
-    let invalid = |error: wasmparser::BinaryReaderError| ModuleError::Invalid {
-        reason: error.to_string(),
-    };
+    let invalid =
+        |error: wasmparser::BinaryReaderError| ModuleError::Invalid { reason: error.to_string() };
     let mut imports = Vec::new();
     let mut carries_contract = false;
-    Validator::new_with_features(features())
-        .validate_all(bytes)
-        .map_err(invalid)?;
+    Validator::new_with_features(features()).validate_all(bytes).map_err(invalid)?;
     for payload in Parser::new(0).parse_all(bytes) {
         match payload.map_err(invalid)? {
             Payload::ImportSection(section) => {
@@ -298,18 +300,13 @@ fn check_core(bytes: &[u8]) -> Result<(), ModuleError> {
         }
     }
     check_imports(imports.iter().map(String::as_str))?;
-    if carries_contract {
-        Ok(())
-    } else {
-        Err(ModuleError::NotAPolicy)
-    }
+    if carries_contract { Ok(()) } else { Err(ModuleError::NotAPolicy) }
 }
 
 /// A component: valid, without foreign imports, exporting one kind of policy.
 fn check_component(bytes: &[u8]) -> Result<Kind, ModuleError> {
-    let invalid = |error: wasmparser::BinaryReaderError| ModuleError::Invalid {
-        reason: error.to_string(),
-    };
+    let invalid =
+        |error: wasmparser::BinaryReaderError| ModuleError::Invalid { reason: error.to_string() };
     let mut imports = Vec::new();
     let mut exports = Vec::new();
     let mut depth = 0_usize;
@@ -317,10 +314,7 @@ fn check_component(bytes: &[u8]) -> Result<Kind, ModuleError> {
     for payload in Parser::new(0).parse_all(bytes) {
         let payload = payload.map_err(invalid)?;
         if let ValidPayload::Func(function, body) = validator.payload(&payload).map_err(invalid)? {
-            function
-                .into_validator(Default::default())
-                .validate(&body)
-                .map_err(invalid)?;
+            function.into_validator(Default::default()).validate(&body).map_err(invalid)?;
         }
         match payload {
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
@@ -354,15 +348,9 @@ fn check_imports<'a>(imports: impl Iterator<Item = &'a str>) -> Result<(), Modul
         return Ok(());
     }
     let wasi = foreign.iter().any(|name| name.starts_with("wasi"));
-    let hint = if wasi {
-        "; it was built for WASI, use wasm32-unknown-unknown instead"
-    } else {
-        ""
-    };
-    Err(ModuleError::Imports {
-        names: foreign.join(", "),
-        hint,
-    })
+    let hint =
+        if wasi { "; it was built for WASI, use wasm32-unknown-unknown instead" } else { "" };
+    Err(ModuleError::Imports { names: foreign.join(", "), hint })
 }
 
 fn kind_of(exports: &[String]) -> Result<Kind, ModuleError> {
@@ -377,14 +365,9 @@ fn kind_of(exports: &[String]) -> Result<Kind, ModuleError> {
             "strategy" => Kind::Strategy,
             _ => continue,
         };
-        let major = version
-            .split('.')
-            .next()
-            .and_then(|major| major.parse::<u64>().ok());
+        let major = version.split('.').next().and_then(|major| major.parse::<u64>().ok());
         if major != Some(CONTRACT) {
-            return Err(ModuleError::Contract {
-                found: export.clone(),
-            });
+            return Err(ModuleError::Contract { found: export.clone() });
         }
         if kind.replace(found).is_some() {
             return Err(ModuleError::TwoPolicies);

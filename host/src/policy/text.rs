@@ -35,3 +35,6 @@ pub struct TextError {
 pub fn compile(text: &str) -> Result<Vec<u8>, TextError> {
     Ok(emit::module(&parse::parse(text)?))
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,18 +31,13 @@ impl Key {
         if id == 0 || secret.len() < SECRET_BYTES_MIN {
             return None;
         }
-        Some(Self {
-            id,
-            mac: Hmac::new_from_slice(secret).ok()?,
-        })
+        Some(Self { id, mac: Hmac::new_from_slice(secret).ok()? })
     }
 }
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Key")
-            .field("id", &self.id)
-            .finish_non_exhaustive()
+        f.debug_struct("Key").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
@@ -68,12 +63,7 @@ impl Keyring {
     /// Appends the tag of everything in `frame`, if this ring signs.
     pub(super) fn sign(&self, frame: &mut Vec<u8>) {
         if let Some(key) = self.keys.first() {
-            let tag = key
-                .mac
-                .clone()
-                .chain_update(&*frame)
-                .finalize()
-                .into_bytes();
+            let tag = key.mac.clone().chain_update(&*frame).finalize().into_bytes();
             frame.extend_from_slice(&tag[..TAG_BYTES]);
         }
     }
@@ -81,25 +71,13 @@ impl Keyring {
     /// Splits off and verifies the tag; what is left is header and payload.
     pub(super) fn open<'a>(&self, key_id: u32, frame: &'a [u8]) -> Result<&'a [u8], WireError> {
         if key_id == 0 {
-            return if self.keys.is_empty() {
-                Ok(frame)
-            } else {
-                Err(WireError::Unsigned)
-            };
+            return if self.keys.is_empty() { Ok(frame) } else { Err(WireError::Unsigned) };
         }
-        let key = self
-            .keys
-            .iter()
-            .find(|key| key.id == key_id)
-            .ok_or(WireError::UnknownKey)?;
-        let split = frame
-            .len()
-            .checked_sub(TAG_BYTES)
-            .ok_or(WireError::Truncated)?;
+        let key = self.keys.iter().find(|key| key.id == key_id).ok_or(WireError::UnknownKey)?;
+        let split = frame.len().checked_sub(TAG_BYTES).ok_or(WireError::Truncated)?;
         let (signed, tag) = frame.split_at(split);
         let mac = key.mac.clone().chain_update(signed);
-        mac.verify_truncated_left(tag)
-            .map_err(|_| WireError::BadTag)?;
+        mac.verify_truncated_left(tag).map_err(|_| WireError::BadTag)?;
         Ok(signed)
     }
 }

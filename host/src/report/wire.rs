@@ -102,9 +102,7 @@ pub fn decode<'a>(frame: &'a [u8], keyring: &Keyring) -> Result<Vec<Report<'a>>,
     if !frame.starts_with(&MAGIC) {
         return Err(WireError::Foreign);
     }
-    let header = frame
-        .first_chunk::<HEADER_BYTES>()
-        .ok_or(WireError::Truncated)?;
+    let header = frame.first_chunk::<HEADER_BYTES>().ok_or(WireError::Truncated)?;
     let [_, _, version, flags, key @ ..] = *header;
     if version != VERSION {
         return Err(WireError::Version(version));
@@ -136,9 +134,7 @@ impl State {
     }
 
     fn from_code(code: u8) -> Option<Self> {
-        [Self::Ready, Self::Draining, Self::Stopped, Self::Leaving]
-            .get(usize::from(code))
-            .copied()
+        [Self::Ready, Self::Draining, Self::Stopped, Self::Leaving].get(usize::from(code)).copied()
     }
 }
 
@@ -256,8 +252,7 @@ fn field<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(
     row: &mut A,
     name: &'static str,
 ) -> Result<T, A::Error> {
-    row.next_element()?
-        .ok_or_else(|| de::Error::missing_field(name))
+    row.next_element()?.ok_or_else(|| de::Error::missing_field(name))
 }
 
 fn metrics<'de: 'a, 'a, A: SeqAccess<'de>>(row: &mut A) -> Result<Metrics<'a>, A::Error> {

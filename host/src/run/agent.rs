@@ -25,9 +25,7 @@ pub(super) struct Running {
 impl Running {
     pub(super) fn start(config: AgentConfig, reports: &ReportsConfig) -> Result<Self, RunError> {
         let keyring = reports.keyring()?;
-        let since_1970 = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let boot = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
         let agent = Agent::new(config, reports.farm.clone(), keyring, boot, Instant::now());
         let (frames, queue) = mpsc::channel(QUEUE_MAX);

@@ -51,16 +51,10 @@ impl Host {
         pools: &[PoolConfig],
     ) -> Result<Self, RunError> {
         let keyring = reports.keyring()?;
-        let listen = |source| RunError::Listen {
-            address: config.listen,
-            source,
-        };
+        let listen = |source| RunError::Listen { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
         let http = listener.local_addr().map_err(listen)?;
-        let port = |source| RunError::Reports {
-            port: reports.group.port(),
-            source,
-        };
+        let port = |source| RunError::Reports { port: reports.group.port(), source };
         let inlet = Inlet::bind(reports).map_err(port)?;
         let report_port = inlet.port().map_err(port)?;
         let joined = inlet.joined().to_vec();
@@ -69,21 +63,12 @@ impl Host {
         let clock = Clock::start();
         let (changes, changed) = watch::channel(0);
         let changes = Arc::new(changes);
-        let fleet = Arc::new(RwLock::new(Fleet::new(
-            reports.farm.clone(),
-            config.miss_limit,
-        )));
+        let fleet = Arc::new(RwLock::new(Fleet::new(reports.farm.clone(), config.miss_limit)));
         let (intake_events, intake_queue) = mpsc::sync_channel(intake::QUEUE_MAX);
         let (supply_events, supply_queue) = mpsc::channel();
         let pools: Vec<Arc<Pool>> = build_pools(pools, &supply_events);
 
-        let intake = Intake::new(
-            Arc::clone(&fleet),
-            keyring,
-            &pools,
-            clock,
-            Arc::clone(&changes),
-        );
+        let intake = Intake::new(Arc::clone(&fleet), keyring, &pools, clock, Arc::clone(&changes));
         let counts = intake.counts();
         let supply = Supply::new(
             engine,
@@ -175,10 +160,7 @@ impl Host {
         let intake = self.intake;
         let joined = tokio::task::spawn_blocking(move || {
             intake.send(intake::Event::Stop).ok();
-            self.threads
-                .into_iter()
-                .filter_map(|thread| thread.join().err())
-                .count()
+            self.threads.into_iter().filter_map(|thread| thread.join().err()).count()
         });
         match joined.await {
             Ok(0) => {}
@@ -227,8 +209,5 @@ async fn start_supply(mut supply: Supply) -> Result<JoinHandle<()>, RunError> {
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, RunError> {
-    thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(run)
-        .map_err(RunError::Thread)
+    thread::Builder::new().name(name.to_owned()).spawn(run).map_err(RunError::Thread)
 }

@@ -26,24 +26,14 @@ pub(super) fn usable(wanted: &[String]) -> Vec<Interface> {
     };
     let mut all = Vec::new();
     for entry in up {
-        let address = entry
-            .address
-            .as_ref()
-            .and_then(|address| Some(address.as_sockaddr_in()?.ip()));
+        let address =
+            entry.address.as_ref().and_then(|address| Some(address.as_sockaddr_in()?.ip()));
         if let Some(address) = address {
-            all.push((
-                Interface {
-                    name: entry.interface_name,
-                    address,
-                },
-                entry.flags,
-            ));
+            all.push((Interface { name: entry.interface_name, address }, entry.flags));
         }
     }
     let of = |test: &dyn Fn(&Interface, InterfaceFlags) -> bool| -> Vec<Interface> {
-        let matching = all
-            .iter()
-            .filter(|(interface, flags)| test(interface, *flags));
+        let matching = all.iter().filter(|(interface, flags)| test(interface, *flags));
         matching.map(|(interface, _)| interface.clone()).collect()
     };
     if !wanted.is_empty() {
@@ -52,9 +42,5 @@ pub(super) fn usable(wanted: &[String]) -> Vec<Interface> {
     let is_loopback = |flags: InterfaceFlags| flags.contains(InterfaceFlags::IFF_LOOPBACK);
     let multicast =
         of(&|_, flags| flags.contains(InterfaceFlags::IFF_MULTICAST) && !is_loopback(flags));
-    if multicast.is_empty() {
-        of(&|_, flags| is_loopback(flags))
-    } else {
-        multicast
-    }
+    if multicast.is_empty() { of(&|_, flags| is_loopback(flags)) } else { multicast }
 }

@@ -14,11 +14,7 @@ pub struct P2c;
 impl Strategy for P2c {
     fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
         let (first, second) = fleet.eligible().random_pair(request.draws())?;
-        Some(if second.by_load(first).is_lt() {
-            second.slot
-        } else {
-            first.slot
-        })
+        Some(if second.by_load(first).is_lt() { second.slot } else { first.slot })
     }
 }
 

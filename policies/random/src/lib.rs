@@ -12,10 +12,7 @@ pub struct Random;
 
 impl Strategy for Random {
     fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
-        fleet
-            .eligible()
-            .random(request.draws().0)
-            .map(|target| target.slot)
+        fleet.eligible().random(request.draws().0).map(|target| target.slot)
     }
 }
 

@@ -20,8 +20,7 @@ impl Strategy for RoundRobin {
     }
 
     fn save(&self) -> Vec<u8> {
-        self.last
-            .map_or_else(Vec::new, |slot| slot.0.to_le_bytes().to_vec())
+        self.last.map_or_else(Vec::new, |slot| slot.0.to_le_bytes().to_vec())
     }
 
     fn restore(&mut self, state: &[u8]) -> bool {
@@ -42,10 +41,7 @@ mod tests {
     use super::*;
 
     fn picks(host: &mut StrategyHost<RoundRobin>, count: usize) -> Vec<u32> {
-        (0..count)
-            .filter_map(|_| host.pick())
-            .map(|slot| slot.0)
-            .collect()
+        (0..count).filter_map(|_| host.pick()).map(|slot| slot.0).collect()
     }
 
     #[test]

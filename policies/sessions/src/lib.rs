@@ -18,10 +18,7 @@ mod tests {
     fn check(cpu: f64, sessions: f64, expected: f64) {
         let mut host = FormulaHost::<PolicyFormula>::new("{}").expect("no settings");
         let load = host.load(&[("cpu", cpu), ("sessions", sessions)]);
-        assert!(
-            (load - expected).abs() < 1e-12,
-            "{load} instead of {expected}"
-        );
+        assert!((load - expected).abs() < 1e-12, "{load} instead of {expected}");
     }
 
     #[test]

@@ -30,10 +30,7 @@ impl Default for Settings {
     fn default() -> Self {
         let weights = [("cpu", 0.5), ("memory", 0.5)];
         Self {
-            weights: weights
-                .into_iter()
-                .map(|(name, weight)| (name.to_owned(), weight))
-                .collect(),
+            weights: weights.into_iter().map(|(name, weight)| (name.to_owned(), weight)).collect(),
             capacity: BTreeMap::new(),
         }
     }
@@ -67,11 +64,7 @@ impl Formula for Weighted {
     }
 
     fn metrics(&self) -> Vec<MetricUse> {
-        self.metrics
-            .iter()
-            .cloned()
-            .map(MetricUse::required)
-            .collect()
+        self.metrics.iter().cloned().map(MetricUse::required).collect()
     }
 
     fn load(&mut self, row: Row<'_>) -> f64 {
@@ -92,10 +85,7 @@ mod tests {
     fn check(settings: &str, metrics: &[(&str, f64)], expected: f64) {
         let mut host = FormulaHost::<Weighted>::new(settings).expect("good settings");
         let load = host.load(metrics);
-        assert!(
-            (load - expected).abs() < 1e-12,
-            "{load} instead of {expected}"
-        );
+        assert!((load - expected).abs() < 1e-12, "{load} instead of {expected}");
     }
 
     #[test]
@@ -114,18 +104,12 @@ mod tests {
 
     #[test]
     fn capacity_scales_and_weight_zero_leaves_out() {
-        check(
-            r#"{"weights":{"rps":2,"cpu":0},"capacity":{"rps":500}}"#,
-            &[("rps", 250.0)],
-            1.0,
-        );
+        check(r#"{"weights":{"rps":2,"cpu":0},"capacity":{"rps":500}}"#, &[("rps", 250.0)], 1.0);
     }
 
     #[track_caller]
     fn check_refused(settings: &str, named: &str) {
-        let error = FormulaHost::<Weighted>::new(settings)
-            .map(|_| ())
-            .expect_err("bad settings");
+        let error = FormulaHost::<Weighted>::new(settings).map(|_| ()).expect_err("bad settings");
         assert!(error.contains(named), "{error}");
     }
 

@@ -92,10 +92,7 @@ pub struct Request {
 impl Request {
     /// Two independent 32-bit draws from the request's random bits.
     #[must_use]
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the two halves are the point"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves are the point")]
     pub fn draws(&self) -> (u32, u32) {
         (self.random as u32, (self.random >> 32) as u32)
     }
@@ -132,11 +129,7 @@ impl Fleet {
     #[must_use]
     pub fn eligible(&self) -> Eligible<'_> {
         let slots = self.among.as_deref().unwrap_or(&self.eligible);
-        Eligible {
-            fleet: self,
-            slots,
-            ordered: self.among.is_some(),
-        }
+        Eligible { fleet: self, slots, ordered: self.among.is_some() }
     }
 
     /// Hosts that choose for this pool, this one included.
@@ -263,9 +256,7 @@ impl<'a> Eligible<'a> {
     /// other. Cost O(n).
     #[must_use]
     pub fn min_by_load(&self) -> Option<Slot> {
-        self.iter()
-            .min_by(|a, b| a.by_load(b))
-            .map(|target| target.slot)
+        self.iter().min_by(|a, b| a.by_load(b)).map(|target| target.slot)
     }
 
     /// The target with the next higher slot, going round at the end. Cost O(1) where most targets
@@ -280,10 +271,7 @@ impl<'a> Eligible<'a> {
         let positions = &self.fleet.position;
         let (before, rest) = positions.split_at(from.min(positions.len()));
         let is_eligible = |position: &u32| *position != ABSENT;
-        let found = rest
-            .iter()
-            .position(is_eligible)
-            .map(|place| place + before.len());
+        let found = rest.iter().position(is_eligible).map(|place| place + before.len());
         let found = found.or_else(|| before.iter().position(is_eligible))?;
         self.fleet.get(Slot(index_u32(found)))
     }
@@ -321,11 +309,7 @@ mod tests {
         assert_eq!(fleet.eligible().min_by_load(), Some(b));
         fleet.update(0, 1, Target::new(d, 20.0));
         fleet.count_pick(b);
-        assert_eq!(
-            fleet.eligible().min_by_load(),
-            Some(d),
-            "a tie goes to the fewer picks"
-        );
+        assert_eq!(fleet.eligible().min_by_load(), Some(d), "a tie goes to the fewer picks");
         fleet.update(0, 1, Target::new(b, 40.0));
         assert_eq!(fleet.eligible().min_by_load(), Some(d));
         fleet.update(0, 1, Target::new(d, 45.0));
@@ -351,11 +335,7 @@ mod tests {
             fleet.update(0, 1, target);
         }
         fleet.leave(Slot(0));
-        let mut seen: Vec<_> = fleet
-            .eligible()
-            .iter()
-            .map(|target| target.slot.0)
-            .collect();
+        let mut seen: Vec<_> = fleet.eligible().iter().map(|target| target.slot.0).collect();
         seen.sort_unstable();
         assert_eq!(seen, [1, 3]);
         fleet.update(0, 1, Target::new(Slot(4), 1.0));
@@ -385,10 +365,7 @@ mod tests {
         let fleet = fleet(&[1.0, 2.0, 3.0]);
         for first in [0, u32::MAX / 2, u32::MAX] {
             for second in [0, u32::MAX / 2, u32::MAX] {
-                let (a, b) = fleet
-                    .eligible()
-                    .random_pair((first, second))
-                    .expect("three targets");
+                let (a, b) = fleet.eligible().random_pair((first, second)).expect("three targets");
                 assert_ne!(a.slot, b.slot);
             }
         }

@@ -21,19 +21,13 @@ impl MetricUse {
     /// A metric without which there is no load.
     #[must_use]
     pub fn required(name: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            name: name.into(),
-            fallback: None,
-        }
+        Self { name: name.into(), fallback: None }
     }
 
     /// A metric that counts as `fallback` where it is missing.
     #[must_use]
     pub fn with_fallback(name: impl Into<Cow<'static, str>>, fallback: f64) -> Self {
-        Self {
-            name: name.into(),
-            fallback: Some(fallback),
-        }
+        Self { name: name.into(), fallback: Some(fallback) }
     }
 }
 
@@ -126,11 +120,7 @@ impl<F: Formula> FormulaRunner<F> {
         for (index, slot) in slots.enumerate() {
             let start = index * self.columns;
             let values = values.get(start..start + self.columns).unwrap_or_default();
-            loads.push(self.formula.load(Row {
-                now_ms,
-                slot,
-                values,
-            }));
+            loads.push(self.formula.load(Row { now_ms, slot, values }));
         }
         loads
     }

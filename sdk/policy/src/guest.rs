@@ -75,74 +75,35 @@ impl From<strategy_wit::TargetView> for Target {
 
 impl From<strategy_wit::Request> for Request {
     fn from(request: strategy_wit::Request) -> Self {
-        let strategy_wit::Request {
-            key,
-            class,
-            cost,
-            now_ms,
-            random,
-        } = request;
-        Self {
-            key,
-            class,
-            cost,
-            now_ms,
-            random,
-        }
+        let strategy_wit::Request { key, class, cost, now_ms, random } = request;
+        Self { key, class, cost, now_ms, random }
     }
 }
 
 impl From<PolicyInfo> for strategy_wit::PolicyInfo {
     fn from(info: PolicyInfo) -> Self {
-        let PolicyInfo {
-            name,
-            version,
-            settings_schema,
-        } = info;
-        Self {
-            name,
-            version,
-            settings_schema,
-        }
+        let PolicyInfo { name, version, settings_schema } = info;
+        Self { name, version, settings_schema }
     }
 }
 
 impl From<PolicyInfo> for formula_wit::PolicyInfo {
     fn from(info: PolicyInfo) -> Self {
-        let PolicyInfo {
-            name,
-            version,
-            settings_schema,
-        } = info;
-        Self {
-            name,
-            version,
-            settings_schema,
-        }
+        let PolicyInfo { name, version, settings_schema } = info;
+        Self { name, version, settings_schema }
     }
 }
 
 impl From<MetricUse> for formula_wit::MetricUse {
     fn from(metric: MetricUse) -> Self {
-        Self {
-            name: metric.name.into_owned(),
-            fallback: metric.fallback,
-        }
+        Self { name: metric.name.into_owned(), fallback: metric.fallback }
     }
 }
 
 impl From<Relocation> for strategy_wit::Relocation {
     fn from(relocation: Relocation) -> Self {
-        let Relocation {
-            source,
-            target,
-            sessions,
-        } = relocation;
-        Self {
-            source: source.0,
-            target: target.0,
-            sessions,
-        }
+        let Relocation { source, target, sessions } = relocation;
+        Self { source: source.0, target: target.0, sessions }
     }
 }
 

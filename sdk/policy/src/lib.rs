@@ -83,10 +83,7 @@ impl PolicyInfo {
     #[must_use]
     pub fn of_package(package: &str, version: &str, settings_schema: &str) -> Self {
         Self {
-            name: package
-                .strip_prefix("policy-")
-                .unwrap_or(package)
-                .to_owned(),
+            name: package.strip_prefix("policy-").unwrap_or(package).to_owned(),
             version: version.to_owned(),
             settings_schema: settings_schema.to_owned(),
         }

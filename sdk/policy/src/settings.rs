@@ -10,10 +10,7 @@ pub const NONE_SCHEMA: &str = r#"{"type":"object","additionalProperties":false}"
 /// # Errors
 /// There are settings, and this policy takes none.
 pub fn none(settings: &str) -> Result<(), String> {
-    let inner = settings
-        .trim()
-        .strip_prefix('{')
-        .and_then(|rest| rest.strip_suffix('}'));
+    let inner = settings.trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
     match inner {
         Some(inner) if inner.trim().is_empty() => Ok(()),
         _ => Err(format!("this policy takes no settings, got {settings}")),

@@ -119,9 +119,7 @@ impl<S: Strategy> StrategyRunner<S> {
 
     /// One pick out of `candidates`, counted likewise.
     pub fn pick_among(&mut self, request: &Request, candidates: Vec<Slot>) -> Option<Slot> {
-        let Self {
-            strategy, fleet, ..
-        } = self;
+        let Self { strategy, fleet, .. } = self;
         let slot = fleet.limited_to(candidates, |fleet| strategy.pick(fleet, request))?;
         self.fleet.count_pick(slot);
         Some(slot)

@@ -34,12 +34,7 @@ impl<S: Strategy> StrategyHost<S> {
     pub fn new(settings: &str, seed: u64) -> Result<Self, String> {
         let mut runner = StrategyRunner::default();
         runner.configure(settings, seed)?;
-        Ok(Self {
-            runner,
-            targets: Vec::new(),
-            random: seed,
-            now_ms: 0,
-        })
+        Ok(Self { runner, targets: Vec::new(), random: seed, now_ms: 0 })
     }
 
     /// Default settings and one eligible target of weight 1 a load; slots count from 0.
@@ -59,8 +54,7 @@ impl<S: Strategy> StrategyHost<S> {
     pub fn add(&mut self, load: f64) -> Slot {
         let slot = Slot(u32::try_from(self.targets.len()).unwrap_or(u32::MAX));
         self.targets.push(Target::new(slot, load));
-        self.runner
-            .update(self.now_ms, 1, [Target::new(slot, load)]);
+        self.runner.update(self.now_ms, 1, [Target::new(slot, load)]);
         slot
     }
 
@@ -80,13 +74,7 @@ impl<S: Strategy> StrategyHost<S> {
     /// A request without key, class or cost, with fresh random bits.
     pub fn request(&mut self) -> Request {
         self.random = splitmix(self.random);
-        Request {
-            key: 0,
-            class: 0,
-            cost: 1.0,
-            now_ms: self.now_ms,
-            random: self.random,
-        }
+        Request { key: 0, class: 0, cost: 1.0, now_ms: self.now_ms, random: self.random }
     }
 
     /// Picks for such a request.
@@ -98,8 +86,7 @@ impl<S: Strategy> StrategyHost<S> {
     /// Picks for such a request among these slots.
     pub fn pick_among(&mut self, slots: &[u32]) -> Option<Slot> {
         let request = self.request();
-        self.runner
-            .pick_among(&request, slots.iter().copied().map(Slot).collect())
+        self.runner.pick_among(&request, slots.iter().copied().map(Slot).collect())
     }
 
     /// How often each slot is picked in `picks` requests.
@@ -168,9 +155,7 @@ impl<F: Formula> FormulaHost<F> {
                 None => return f64::NAN,
             }
         }
-        let loads = self
-            .runner
-            .evaluate(self.now_ms, [Slot(slot)].into_iter(), &values);
+        let loads = self.runner.evaluate(self.now_ms, [Slot(slot)].into_iter(), &values);
         loads.first().copied().unwrap_or(f64::NAN)
     }
 
@@ -183,11 +168,7 @@ impl<F: Formula> FormulaHost<F> {
 /// One row outside any host, for calling [`Formula::load`] directly.
 #[must_use]
 pub fn row(values: &[f64]) -> Row<'_> {
-    Row {
-        now_ms: 0,
-        slot: Slot(0),
-        values,
-    }
+    Row { now_ms: 0, slot: Slot(0), values }
 }
 
 /// SplitMix64 (Steele, Lea and Flood 2014): the next state is also the draw.

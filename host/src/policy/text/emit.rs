@@ -9,14 +9,11 @@ use wasm_encoder::{
     FunctionSection, GlobalSection, GlobalType, InstructionSink, MemArg, MemorySection, MemoryType,
     Module, TypeSection, ValType,
 };
-use wit_component::StringEncoding;
-use wit_parser::Resolve;
 
 use super::math;
 use super::parse::{Binary, Expr, Function as Named, Program};
+use crate::policy::module::carry_contract;
 
-/// The contract.
-const WIT: &str = include_str!("../../../../sdk/policy/wit/policy.wit");
 const INTERFACE: &str = "loadline:policy/formula@1.0.0";
 const SCHEMA: &str = r#"{"type":"object","additionalProperties":false}"#;
 const NO_SETTINGS: &str = "a formula text takes no settings; write the numbers into the text";
@@ -31,16 +28,7 @@ const TYPES: [(&[ValType], &[ValType]); 7] = [
     (&[], &[ValType::I32]),                           // GETTER
     (&[ValType::I32, ValType::I32], &[ValType::I32]), // TAKES_LIST
     (&[ValType::I32, ValType::I32], &[]),             // LEAVE
-    (
-        &[
-            ValType::I64,
-            ValType::I32,
-            ValType::I32,
-            ValType::I32,
-            ValType::I32,
-        ],
-        &[ValType::I32],
-    ),
+    (&[ValType::I64, ValType::I32, ValType::I32, ValType::I32, ValType::I32], &[ValType::I32]),
     (&[ValType::I32], &[]),                           // POST
     (&[ValType::F64], &[ValType::F64]),               // UNARY
     (&[ValType::F64, ValType::F64], &[ValType::F64]), // BINARY
@@ -82,11 +70,7 @@ pub(super) fn module(program: &Program) -> Vec<u8> {
     };
     export("describe", GETTER, &constant(description));
     export("metrics", GETTER, &constant(metrics));
-    export(
-        "configure",
-        TAKES_LIST,
-        &configure(pair, no_settings, heap_start),
-    );
+    export("configure", TAKES_LIST, &configure(pair, no_settings, heap_start));
     export("evaluate", EVALUATE, &evaluate(program, pair));
     export("leave", LEAVE, &leave(heap_start));
     export("save", GETTER, &save(pair));
@@ -94,20 +78,8 @@ pub(super) fn module(program: &Program) -> Vec<u8> {
     let post = format!("cabi_post_{INTERFACE}#evaluate");
     parts.add(POST, Some(post), &wind_back(heap_start));
 
-    let mut core = parts.finish(layout, heap_start);
-    let (resolve, world) = contract();
-    wit_component::embed_component_metadata(&mut core, &resolve, world, StringEncoding::UTF8)
-        .expect("the contract's own world can be encoded");
-    core
-}
-
-fn contract() -> (Resolve, wit_parser::WorldId) {
-    let mut resolve = Resolve::default();
-    let package = resolve
-        .push_str("policy.wit", WIT)
-        .expect("the contract is well-formed");
-    let world = resolve.select_world(&[package], Some("formula-policy"));
-    (resolve, world.expect("the contract has this world"))
+    let core = parts.finish(layout, heap_start);
+    carry_contract(&core, "formula-policy").expect("the contract has this world")
 }
 
 /// Functions with their types and export names.
@@ -121,8 +93,7 @@ struct Parts {
 impl Parts {
     fn add(&mut self, type_index: u32, export: Option<String>, function: &Function) {
         if let Some(name) = export {
-            self.exports
-                .export(&name, ExportKind::Func, self.functions.len());
+            self.exports.export(&name, ExportKind::Func, self.functions.len());
         }
         self.functions.function(type_index);
         self.code.function(function);
@@ -131,9 +102,7 @@ impl Parts {
     fn finish(mut self, layout: Layout, heap_start: u32) -> Vec<u8> {
         let mut types = TypeSection::new();
         for (parameters, results) in TYPES {
-            types
-                .ty()
-                .function(parameters.iter().copied(), results.iter().copied());
+            types.ty().function(parameters.iter().copied(), results.iter().copied());
         }
         types.ty().function([ValType::I32; 4], [ValType::I32]);
         let mut memories = MemorySection::new();
@@ -145,25 +114,14 @@ impl Parts {
             page_size_log2: None,
         });
         let mut globals = GlobalSection::new();
-        let mutable = GlobalType {
-            val_type: ValType::I32,
-            mutable: true,
-            shared: false,
-        };
+        let mutable = GlobalType { val_type: ValType::I32, mutable: true, shared: false };
         globals.global(mutable, &ConstExpr::i32_const(signed(heap_start)));
         self.exports.export("memory", ExportKind::Memory, 0);
         let mut data = DataSection::new();
         data.active(0, &ConstExpr::i32_const(signed(DATA_START)), layout.bytes);
         let mut module = Module::new();
-        module
-            .section(&types)
-            .section(&self.functions)
-            .section(&memories)
-            .section(&globals);
-        module
-            .section(&self.exports)
-            .section(&self.code)
-            .section(&data);
+        module.section(&types).section(&self.functions).section(&memories).section(&globals);
+        module.section(&self.exports).section(&self.code).section(&data);
         module.finish()
     }
 }
@@ -192,10 +150,7 @@ impl Layout {
     fn text(&mut self, text: &str) -> Text {
         let start = self.end();
         self.bytes.extend_from_slice(text.as_bytes());
-        Text {
-            start,
-            len: self.end() - start,
-        }
+        Text { start, len: self.end() - start }
     }
 
     fn reserve(&mut self, len: usize) -> u32 {
@@ -208,9 +163,7 @@ impl Layout {
     fn words(&mut self, words: &[u32]) -> u32 {
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
         let start = self.end();
-        words
-            .iter()
-            .for_each(|word| self.bytes.extend_from_slice(&word.to_le_bytes()));
+        words.iter().for_each(|word| self.bytes.extend_from_slice(&word.to_le_bytes()));
         start
     }
 
@@ -225,17 +178,12 @@ impl Layout {
 
     /// list of record { name: string, fallback: option<f64> }, 24 bytes each
     fn metrics(&mut self, program: &Program) -> u32 {
-        let names: Vec<_> = program
-            .metrics
-            .iter()
-            .map(|metric| self.text(&metric.name))
-            .collect();
+        let names: Vec<_> = program.metrics.iter().map(|metric| self.text(&metric.name)).collect();
         let list = self.words(&[]);
         for (metric, name) in program.metrics.iter().zip(names) {
             self.words(&[name.start, name.len, u32::from(metric.optional), 0]);
             let fallback = if metric.optional { f64::NAN } else { 0.0 };
-            self.bytes
-                .extend_from_slice(&fallback.to_bits().to_le_bytes());
+            self.bytes.extend_from_slice(&fallback.to_bits().to_le_bytes());
         }
         let count = u32::try_from(program.metrics.len()).expect("the parser bounds the metrics");
         self.words(&[list, count])
@@ -252,17 +200,9 @@ fn constant(address: u32) -> Function {
 fn configure(pair: u32, no_settings: Text, heap_start: u32) -> Function {
     let mut function = Function::new([]);
     let mut code = function.instructions();
-    code.i32_const(signed(pair))
-        .local_get(1)
-        .i32_const(2)
-        .i32_ne()
-        .i32_store(word(0));
-    code.i32_const(signed(pair))
-        .i32_const(signed(no_settings.start))
-        .i32_store(word(4));
-    code.i32_const(signed(pair))
-        .i32_const(signed(no_settings.len))
-        .i32_store(word(8));
+    code.i32_const(signed(pair)).local_get(1).i32_const(2).i32_ne().i32_store(word(0));
+    code.i32_const(signed(pair)).i32_const(signed(no_settings.start)).i32_store(word(4));
+    code.i32_const(signed(pair)).i32_const(signed(no_settings.len)).i32_store(word(8));
     code.i32_const(signed(heap_start)).global_set(HEAP);
     code.i32_const(signed(pair)).end();
     function
@@ -271,11 +211,7 @@ fn configure(pair: u32, no_settings: Text, heap_start: u32) -> Function {
 /// `(slots, len)`: there is nothing to forget.
 fn leave(heap_start: u32) -> Function {
     let mut function = Function::new([]);
-    function
-        .instructions()
-        .i32_const(signed(heap_start))
-        .global_set(HEAP)
-        .end();
+    function.instructions().i32_const(signed(heap_start)).global_set(HEAP).end();
     function
 }
 
@@ -283,9 +219,7 @@ fn leave(heap_start: u32) -> Function {
 fn save(pair: u32) -> Function {
     let mut function = Function::new([]);
     let mut code = function.instructions();
-    code.i32_const(signed(pair))
-        .i32_const(signed(pair))
-        .i32_store(word(0));
+    code.i32_const(signed(pair)).i32_const(signed(pair)).i32_store(word(0));
     code.i32_const(signed(pair)).i32_const(0).i32_store(word(4));
     code.i32_const(signed(pair)).end();
     function
@@ -295,11 +229,7 @@ fn save(pair: u32) -> Function {
 fn restore(heap_start: u32) -> Function {
     let mut function = Function::new([]);
     let mut code = function.instructions();
-    code.i32_const(signed(heap_start))
-        .global_set(HEAP)
-        .local_get(1)
-        .i32_eqz()
-        .end();
+    code.i32_const(signed(heap_start)).global_set(HEAP).local_get(1).i32_eqz().end();
     function
 }
 
@@ -313,42 +243,17 @@ fn realloc() -> Function {
     let (old, old_len, align, len, start, missing) = (0, 1, 2, 3, 4, 5);
     let mut function = Function::new([(2, ValType::I32)]);
     let mut code = function.instructions();
-    code.global_get(HEAP)
-        .local_get(align)
-        .i32_add()
-        .i32_const(1)
-        .i32_sub();
-    code.i32_const(0)
-        .local_get(align)
-        .i32_sub()
-        .i32_and()
-        .local_tee(start);
+    code.global_get(HEAP).local_get(align).i32_add().i32_const(1).i32_sub();
+    code.i32_const(0).local_get(align).i32_sub().i32_and().local_tee(start);
     code.local_get(len).i32_add().global_set(HEAP);
     // An address that wrapped around is no address.
-    code.global_get(HEAP)
-        .local_get(start)
-        .i32_lt_u()
-        .if_(BlockType::Empty)
-        .unreachable()
-        .end();
-    code.global_get(HEAP)
-        .i32_const(signed(PAGE_BYTES - 1))
-        .i32_add();
-    code.i32_const(16)
-        .i32_shr_u()
-        .memory_size(0)
-        .i32_sub()
-        .local_tee(missing);
+    code.global_get(HEAP).local_get(start).i32_lt_u().if_(BlockType::Empty).unreachable().end();
+    code.global_get(HEAP).i32_const(signed(PAGE_BYTES - 1)).i32_add();
+    code.i32_const(16).i32_shr_u().memory_size(0).i32_sub().local_tee(missing);
     code.i32_const(0).i32_gt_s().if_(BlockType::Empty);
-    code.local_get(missing)
-        .memory_grow(0)
-        .i32_const(0)
-        .i32_lt_s();
+    code.local_get(missing).memory_grow(0).i32_const(0).i32_lt_s();
     code.if_(BlockType::Empty).unreachable().end().end();
-    code.local_get(start)
-        .local_get(old)
-        .local_get(old_len)
-        .memory_copy(0, 0);
+    code.local_get(start).local_get(old).local_get(old_len).memory_copy(0, 0);
     code.local_get(start).end();
     function
 }
@@ -362,27 +267,16 @@ fn evaluate(program: &Program, pair: u32) -> Function {
     let mut function = Function::new([(3, ValType::I32), (metrics + lets, ValType::F64)]);
     let cursor = 7;
     let code = &mut function.instructions();
-    code.i32_const(0)
-        .i32_const(0)
-        .i32_const(8)
-        .local_get(count)
-        .i32_const(8)
-        .i32_mul();
+    code.i32_const(0).i32_const(0).i32_const(8).local_get(count).i32_const(8).i32_mul();
     code.call(FN_REALLOC).local_tee(out).local_set(cursor);
     code.local_get(count).local_set(left);
     code.block(BlockType::Empty).loop_(BlockType::Empty);
     code.local_get(left).i32_eqz().br_if(1);
     for metric in 0..metrics {
         let offset = u64::from(metric) * 8;
-        code.local_get(value)
-            .f64_load(double(offset))
-            .local_set(first_metric + metric);
+        code.local_get(value).f64_load(double(offset)).local_set(first_metric + metric);
     }
-    let mut emit = Emit {
-        code,
-        first_metric,
-        first_let: first_metric + metrics,
-    };
+    let mut emit = Emit { code, first_metric, first_let: first_metric + metrics };
     for (index, value) in (0..).zip(&program.lets) {
         emit.value(value);
         emit.code.local_set(first_metric + metrics + index);
@@ -390,27 +284,11 @@ fn evaluate(program: &Program, pair: u32) -> Function {
     emit.code.local_get(cursor);
     emit.value(&program.load);
     code.f64_store(double(0));
-    code.local_get(value)
-        .i32_const(signed(metrics * 8))
-        .i32_add()
-        .local_set(value);
-    code.local_get(cursor)
-        .i32_const(8)
-        .i32_add()
-        .local_set(cursor);
-    code.local_get(left)
-        .i32_const(1)
-        .i32_sub()
-        .local_set(left)
-        .br(0)
-        .end()
-        .end();
-    code.i32_const(signed(pair))
-        .local_get(out)
-        .i32_store(word(0));
-    code.i32_const(signed(pair))
-        .local_get(count)
-        .i32_store(word(4));
+    code.local_get(value).i32_const(signed(metrics * 8)).i32_add().local_set(value);
+    code.local_get(cursor).i32_const(8).i32_add().local_set(cursor);
+    code.local_get(left).i32_const(1).i32_sub().local_set(left).br(0).end().end();
+    code.i32_const(signed(pair)).local_get(out).i32_store(word(0));
+    code.i32_const(signed(pair)).local_get(count).i32_store(word(4));
     code.i32_const(signed(pair)).end();
     function
 }
@@ -537,19 +415,11 @@ fn position(index: usize) -> u32 {
 }
 
 fn word(offset: u64) -> MemArg {
-    MemArg {
-        offset,
-        align: 2,
-        memory_index: 0,
-    }
+    MemArg { offset, align: 2, memory_index: 0 }
 }
 
 fn double(offset: u64) -> MemArg {
-    MemArg {
-        offset,
-        align: 3,
-        memory_index: 0,
-    }
+    MemArg { offset, align: 3, memory_index: 0 }
 }
 
 /// The bits of an address as WebAssembly writes constants.

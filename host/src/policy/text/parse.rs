@@ -107,11 +107,7 @@ const LEVELS: [&[(&str, Binary)]; 5] = [
         ("!=", Binary::NotEqual),
     ],
     &[("+", Binary::Add), ("-", Binary::Subtract)],
-    &[
-        ("*", Binary::Multiply),
-        ("/", Binary::Divide),
-        ("%", Binary::Remainder),
-    ],
+    &[("*", Binary::Multiply), ("/", Binary::Divide), ("%", Binary::Remainder)],
 ];
 /// The level whose operators do not chain.
 const COMPARISONS: usize = 2;
@@ -134,21 +130,11 @@ type Placed<'t> = (usize, Token<'t>);
 
 pub(super) fn parse(text: &str) -> Result<Program, TextError> {
     if text.len() > TEXT_BYTES_MAX {
-        return Err(at(
-            text,
-            0,
-            format!("the text has more than {TEXT_BYTES_MAX} bytes"),
-        ));
+        return Err(at(text, 0, format!("the text has more than {TEXT_BYTES_MAX} bytes")));
     }
     let tokens = tokens(text)?;
-    let mut parser = Parser {
-        text,
-        tokens,
-        next: 0,
-        depth: 0,
-        metrics: Vec::new(),
-        let_names: Vec::new(),
-    };
+    let mut parser =
+        Parser { text, tokens, next: 0, depth: 0, metrics: Vec::new(), let_names: Vec::new() };
     parser.program()
 }
 
@@ -174,10 +160,7 @@ fn tokens(text: &str) -> Result<Vec<Placed<'_>>, TextError> {
             offset += rest.find('\n').unwrap_or(rest.len());
         } else if first.is_ascii_digit() || first == '.' {
             let len = number_len(rest);
-            let number = rest[..len]
-                .parse::<f64>()
-                .ok()
-                .filter(|number| number.is_finite());
+            let number = rest[..len].parse::<f64>().ok().filter(|number| number.is_finite());
             let number = number
                 .ok_or_else(|| at(text, offset, format!("{:?} is not a number", &rest[..len])))?;
             tokens.push((offset, Token::Number(number)));
@@ -193,11 +176,7 @@ fn tokens(text: &str) -> Result<Vec<Placed<'_>>, TextError> {
             offset += symbol.len();
             text_end = offset;
         } else {
-            return Err(at(
-                text,
-                offset,
-                format!("{first:?} means nothing in a formula"),
-            ));
+            return Err(at(text, offset, format!("{first:?} means nothing in a formula")));
         }
     }
     tokens.push((text_end, Token::End));
@@ -241,11 +220,7 @@ impl<'t> Parser<'t> {
                 return Err(at(self.text, offset, format!("{name} is defined twice")));
             }
             if FUNCTIONS.iter().any(|function| function.0 == name) || name == "has" {
-                return Err(at(
-                    self.text,
-                    offset,
-                    format!("{name} is a function's name"),
-                ));
+                return Err(at(self.text, offset, format!("{name} is a function's name")));
             }
             self.expect("=")?;
             lets.push(self.expression()?);
@@ -256,11 +231,7 @@ impl<'t> Parser<'t> {
         if self.peek() != Token::End {
             return Err(self.unexpected("an operator or the end"));
         }
-        Ok(Program {
-            metrics: std::mem::take(&mut self.metrics),
-            lets,
-            load,
-        })
+        Ok(Program { metrics: std::mem::take(&mut self.metrics), lets, load })
     }
 
     fn expression(&mut self) -> Result<Expr, TextError> {
@@ -272,11 +243,7 @@ impl<'t> Parser<'t> {
             let then = parser.expression()?;
             parser.expect(":")?;
             let otherwise = parser.expression()?;
-            Ok(Expr::Choose(
-                Box::new(condition),
-                Box::new(then),
-                Box::new(otherwise),
-            ))
+            Ok(Expr::Choose(Box::new(condition), Box::new(then), Box::new(otherwise)))
         })
     }
 
@@ -363,11 +330,7 @@ impl<'t> Parser<'t> {
                 Some(near) => format!("did you mean {near}?"),
                 None => format!("known are {}", names.collect::<Vec<_>>().join(" ")),
             };
-            return Err(at(
-                self.text,
-                offset,
-                format!("unknown function {name}, {hint}"),
-            ));
+            return Err(at(self.text, offset, format!("unknown function {name}, {hint}")));
         };
         let mut arguments = vec![self.expression()?];
         while self.accept(",") {
@@ -377,11 +340,7 @@ impl<'t> Parser<'t> {
         if (*least..=*most).contains(&arguments.len()) {
             return Ok(Expr::Call(*function, arguments));
         }
-        let wanted = if least == most {
-            least.to_string()
-        } else {
-            format!("{least} to {most}")
-        };
+        let wanted = if least == most { least.to_string() } else { format!("{least} to {most}") };
         let what = format!("{name} takes {wanted} arguments, not {}", arguments.len());
         Err(at(self.text, offset, what))
     }
@@ -391,23 +350,12 @@ impl<'t> Parser<'t> {
             return Ok(index);
         }
         if self.metrics.len() == METRICS_MAX {
-            return Err(at(
-                self.text,
-                offset,
-                format!("more than {METRICS_MAX} metrics"),
-            ));
+            return Err(at(self.text, offset, format!("more than {METRICS_MAX} metrics")));
         }
         if name.len() > crate::report::NAME_BYTES_MAX {
-            return Err(at(
-                self.text,
-                offset,
-                "no metric has a name as long as this",
-            ));
+            return Err(at(self.text, offset, "no metric has a name as long as this"));
         }
-        self.metrics.push(Metric {
-            name: name.to_owned(),
-            optional: false,
-        });
+        self.metrics.push(Metric { name: name.to_owned(), optional: false });
         Ok(self.metrics.len() - 1)
     }
 
@@ -451,11 +399,7 @@ impl<'t> Parser<'t> {
     }
 
     fn expect(&mut self, symbol: &'static str) -> Result<(), TextError> {
-        if self.accept(symbol) {
-            Ok(())
-        } else {
-            Err(self.unexpected(symbol))
-        }
+        if self.accept(symbol) { Ok(()) } else { Err(self.unexpected(symbol)) }
     }
 
     /// The token now; the last one, `End`, is never passed.
@@ -471,11 +415,7 @@ impl<'t> Parser<'t> {
             Token::Symbol(symbol) => (*symbol).to_owned(),
             Token::End => "the end".to_owned(),
         };
-        at(
-            self.text,
-            *offset,
-            format!("found {found}, expected {expected}"),
-        )
+        at(self.text, *offset, format!("found {found}, expected {expected}"))
     }
 }
 
@@ -526,11 +466,8 @@ mod tests {
     fn metrics_are_optional_only_where_asked() {
         let program =
             parse("let a = has(gpu) ? gpu : 0; // gpu\n a + x.y ?? 1 + cpu").expect("good");
-        let metrics: Vec<_> = program
-            .metrics
-            .iter()
-            .map(|m| (m.name.as_str(), m.optional))
-            .collect();
+        let metrics: Vec<_> =
+            program.metrics.iter().map(|m| (m.name.as_str(), m.optional)).collect();
         assert_eq!(metrics, [("gpu", true), ("x.y", true), ("cpu", false)]);
     }
 }

@@ -1,1 +1,245 @@
+use proptest::prelude::*;
 
+use super::*;
+use crate::report::{Key, METRICS_MAX};
+
+const PLAIN: &str = include_str!("../../../../tests/data/report-v1.hex");
+const SIGNED: &str = include_str!("../../../../tests/data/report-v1-signed.hex");
+const SECRET: &[u8] = b"0123456789abcdef";
+
+fn golden(text: &str) -> Vec<u8> {
+    let digits: String = text.lines().filter(|line| !line.starts_with('#')).collect();
+    let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("hexadecimal");
+    (0..digits.len()).step_by(2).map(byte).collect()
+}
+
+fn report<'a>() -> Report<'a> {
+    Report {
+        farm: "default",
+        machine: "web-1",
+        boot: 1_790_000_000_000,
+        seq: 7,
+        interval_ms: 2_000,
+        delay_ms: 3,
+        state: State::Ready,
+        weight: 1.5,
+        metrics: Metrics { names: vec!["cpu", "memory"], values: vec![0.25, 0.5] },
+        services: vec![Service {
+            name: "web",
+            address: "10.0.0.3:8080",
+            weight: 1.0,
+            metrics: Metrics { names: vec!["sessions"], values: vec![12.0] },
+            accepted: 1_000,
+            completed: 990,
+            in_flight: 10,
+        }],
+        labels: vec![("zone", "a")],
+    }
+}
+
+fn ring(id: u32) -> Keyring {
+    Keyring::new(vec![Key::new(id, SECRET).expect("a good key")])
+}
+
+#[test]
+fn version_1_is_these_bytes_for_ever() {
+    let plain = encode(&[report()], &Keyring::default()).expect("a good report");
+    assert_eq!(plain, golden(PLAIN));
+    assert_eq!(plain.len(), 143);
+    assert_eq!(decode(&plain, &Keyring::default()), Ok(vec![report()]));
+
+    let signed = encode(&[report()], &ring(7)).expect("a good report");
+    assert_eq!(signed, golden(SIGNED));
+    assert_eq!(signed.len(), 159);
+    assert_eq!(decode(&signed, &ring(7)), Ok(vec![report()]));
+}
+
+#[track_caller]
+fn check_refused(frame: &[u8], keyring: &Keyring, reason: &str) {
+    let error = decode(frame, keyring).expect_err("a bad frame");
+    assert_eq!(error.reason(), reason, "{error}");
+}
+
+#[test]
+fn bad_frames_are_refused_by_reason() {
+    let (plain, none) = (golden(PLAIN), Keyring::default());
+    check_refused(b"", &none, "foreign");
+    check_refused(b"HTTP/1.1", &none, "foreign");
+    check_refused(&plain[..7], &none, "truncated");
+    let with = |at: usize, byte: u8| {
+        let mut frame = plain.clone();
+        frame[at] = byte;
+        frame
+    };
+    check_refused(&with(2, 2), &none, "version");
+    check_refused(&with(3, 1), &none, "flags");
+    check_refused(&with(8, 0x81), &none, "malformed");
+    check_refused(&[&*plain, &[0x91]].concat(), &none, "malformed");
+    check_refused(&[&*plain, &[0xc0]].concat(), &none, "malformed");
+    for len in 8..plain.len() {
+        check_refused(&plain[..len], &none, "malformed");
+    }
+}
+
+#[test]
+fn signatures_are_checked_once_there_are_keys() {
+    let (plain, signed) = (golden(PLAIN), golden(SIGNED));
+    check_refused(&plain, &ring(7), "unsigned");
+    check_refused(&signed, &ring(8), "unknown_key");
+    check_refused(&signed, &Keyring::default(), "unknown_key");
+    check_refused(&signed[..20], &ring(7), "bad_tag");
+    check_refused(&signed[..12], &ring(7), "truncated");
+    for at in 4..signed.len() {
+        let mut forged = signed.clone();
+        forged[at] ^= 1;
+        let error = decode(&forged, &ring(7)).expect_err("a forged frame");
+        assert!(matches!(error.reason(), "bad_tag" | "unknown_key"), "byte {at}: {error}");
+    }
+}
+
+#[test]
+fn two_keys_overlap_while_they_are_changed() {
+    let [old, new] = [7, 8].map(|id| Key::new(id, SECRET).expect("a good key"));
+    let both = Keyring::new(vec![new, old]);
+    assert!(decode(&golden(SIGNED), &both).is_ok(), "the old key is still accepted");
+    assert_eq!(both.signing_id(), 8);
+}
+
+#[test]
+fn secrets_are_not_printed() {
+    assert_eq!(format!("{:?}", Key::new(7, SECRET).expect("a good key")), "Key { id: 7, .. }");
+    assert!(Key::new(0, SECRET).is_none() && Key::new(1, b"short").is_none());
+}
+
+/// What a later version may send: one more field at the end of a report and of a service.
+#[test]
+fn unknown_trailing_fields_are_skipped() {
+    let mut frame = golden(PLAIN);
+    assert_eq!((frame[9], frame[80]), (0x9c, 0x98), "12 fields of a report, 8 of a service");
+    let service_end = frame.len() - 8; // before the labels { "zone": "a" }
+    frame.extend_from_slice(&[0x93, 1, 2, 3]);
+    frame.insert(service_end, 0xc3);
+    (frame[9], frame[80]) = (0x9d, 0x99);
+    assert_eq!(decode(&frame, &Keyring::default()), Ok(vec![report()]));
+}
+
+#[track_caller]
+fn check_field(bad: &Report<'_>, field: &'static str) {
+    let none = Keyring::default();
+    assert_eq!(encode(std::slice::from_ref(bad), &none), Err(WireError::Field { field }));
+}
+
+#[test]
+fn fields_out_of_range_are_named() {
+    let services = |name, weight| vec![Service { name, weight, ..report().services.remove(0) }];
+    check_field(&Report { machine: "", ..report() }, "machine");
+    check_field(&Report { machine: "a\nb", ..report() }, "machine");
+    check_field(&Report { farm: &"x".repeat(254), ..report() }, "farm");
+    check_field(&Report { interval_ms: 0, ..report() }, "interval_ms");
+    check_field(&Report { weight: 0.0, ..report() }, "weight");
+    check_field(&Report { weight: f64::NAN, ..report() }, "weight");
+    check_field(&Report { services: services("", 1.0), ..report() }, "service");
+    check_field(&Report { services: services("web", -1.0), ..report() }, "weight");
+    let twice = [services("web", 1.0), services("web", 1.0)].concat();
+    check_field(&Report { services: twice, ..report() }, "service");
+    let uneven = Metrics { names: vec!["a"], values: vec![] };
+    check_field(&Report { metrics: uneven, ..report() }, "metrics");
+}
+
+/// Names for generated reports; borrowed by them.
+const NAMES: [&str; 5] = ["a", "cpu", "vllm.waiting", "ä", "x y"];
+
+fn metrics() -> impl Strategy<Value = Metrics<'static>> {
+    let metric = (prop::sample::select(&NAMES[..]), any::<f64>());
+    prop::collection::vec(metric, 0..5).prop_map(|pairs| {
+        let (names, values) = pairs.into_iter().unzip();
+        Metrics { names, values }
+    })
+}
+
+fn services() -> impl Strategy<Value = Vec<Service<'static>>> {
+    let numbers = (any::<u64>(), any::<u64>(), any::<u32>());
+    let service = (prop::sample::select(vec!["", "h:1"]), 0.1..9.0, metrics(), numbers);
+    prop::collection::vec(service, 0..NAMES.len()).prop_map(|services| {
+        let numbered = NAMES.iter().zip(services);
+        let service = |(name, (address, weight, metrics, numbers)): (&&'static str, _)| Service {
+            name,
+            address,
+            weight,
+            metrics,
+            accepted: <(u64, u64, u32)>::from(numbers).0,
+            completed: <(u64, u64, u32)>::from(numbers).1,
+            in_flight: <(u64, u64, u32)>::from(numbers).2,
+        };
+        numbered.map(service).collect()
+    })
+}
+
+fn reports() -> impl Strategy<Value = Report<'static>> {
+    let state = prop::sample::select(vec![State::Ready, State::Draining, State::Leaving]);
+    let label = (prop::sample::select(&NAMES[..]), prop::sample::select(&NAMES[..]));
+    let labels = prop::collection::vec(label, 0..3);
+    let numbers = (any::<u64>(), any::<u64>(), 1..3_600_000_u32, any::<u32>());
+    (state, metrics(), services(), labels, numbers).prop_map(
+        |(state, metrics, services, labels, (boot, seq, interval_ms, delay_ms))| Report {
+            boot,
+            seq,
+            interval_ms,
+            delay_ms,
+            state,
+            metrics,
+            services,
+            labels,
+            ..report()
+        },
+    )
+}
+
+/// Equal but for NaN, which is not equal to itself.
+fn text(reports: &[Report<'_>]) -> String {
+    format!("{reports:?}")
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic_the_decoder(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let none = Keyring::default();
+        prop_assert!(decode(&bytes, &none).is_err());
+        let framed = [b"LL\x01\x00\x00\x00\x00\x00".as_slice(), &bytes].concat();
+        // Whatever decodes has passed the checks.
+        for report in decode(&framed, &none).unwrap_or_default() {
+            prop_assert_eq!(report.check(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn mutated_reports_never_panic(at in 0..143_usize, byte: u8, cut in 0..143_usize) {
+        let mut frame = golden(PLAIN);
+        frame[at] = byte;
+        for report in decode(&frame, &Keyring::default()).unwrap_or_default() {
+            prop_assert_eq!(report.check(), Ok(()));
+        }
+        prop_assert!(decode(&frame[..cut], &Keyring::default()).is_err());
+    }
+
+    #[test]
+    fn decoding_gives_back_what_was_encoded(sent in prop::collection::vec(reports(), 0..4)) {
+        for keyring in [Keyring::default(), ring(9)] {
+            let frame = encode(&sent, &keyring).expect("good reports");
+            let received = decode(&frame, &keyring).expect("own frame");
+            prop_assert_eq!(text(&received), text(&sent));
+        }
+    }
+}
+
+#[test]
+fn a_claimed_length_reserves_nothing() {
+    // An array of 2^32 - 1 reports, metrics or labels in a few bytes.
+    for start in [&[0xdd, 0xff, 0xff, 0xff, 0xff][..], &[0x91, 0xdd, 0xff, 0xff, 0xff, 0xff]] {
+        let frame = [b"LL\x01\x00\x00\x00\x00\x00", start].concat();
+        check_refused(&frame, &Keyring::default(), "malformed");
+    }
+    let names = vec!["m"; METRICS_MAX + 1];
+    let values = vec![0.0; METRICS_MAX + 1];
+    check_field(&Report { metrics: Metrics { names, values }, ..report() }, "metrics");
+}

@@ -1,0 +1,200 @@
+//! The program as a process: what it prints, how it stops, what its exit codes say.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+use crate::support::{Farm, get, program};
+
+/// A running process, killed if the test ends early.
+struct Process {
+    child: Child,
+    stderr: Lines<BufReader<ChildStderr>>,
+}
+
+impl Process {
+    /// Starts in a folder of its own with this configuration.
+    fn start(folder: &tempfile::TempDir, config: &str, arguments: &[&str]) -> Self {
+        std::fs::write(folder.path().join("loadline.toml"), config).unwrap();
+        let mut child = command(folder)
+            .args(arguments)
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap()).lines();
+        Self { child, stderr }
+    }
+
+    /// Reads its messages until one contains this.
+    fn until(&mut self, words: &str) -> String {
+        let mut seen = Vec::new();
+        for line in self.stderr.by_ref() {
+            let line = line.unwrap();
+            if line.contains(words) {
+                return line;
+            }
+            seen.push(line);
+        }
+        panic!("{words:?} was not said: {seen:#?}");
+    }
+
+    /// Sends a signal and waits; the exit code.
+    fn end(mut self, signal: &str) -> Option<i32> {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        for line in self.stderr.by_ref() {
+            line.unwrap(); // a full pipe must not hold it up
+        }
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Has ended by itself in a test that passed.
+        self.child.kill().ok();
+    }
+}
+
+fn command(folder: &tempfile::TempDir) -> Command {
+    let mut command = Command::new(program());
+    command.current_dir(folder.path()).env_remove("LOADLINE_CONFIG").env_remove("LOADLINE_LOG");
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    command(&folder).args(arguments).output().unwrap()
+}
+
+const QUICK: &str = r#"
+    [agent]
+    machine = "here"
+    interval = "50ms"
+    [[agent.metric]]
+    name = "cpu"
+    source = "system:cpu"
+    every = "20ms"
+    window = 2
+    [[agent.metric]]
+    name = "memory"
+    source = "system:memory"
+    every = "20ms"
+    window = 2
+    [reports]
+    group = "239.255.76.76:0"
+    interfaces = ["lo"]
+    [host]
+    listen = "127.0.0.1:0"
+"#;
+
+fn both_roles_in_one_process(signal: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut process = Process::start(&folder, QUICK, &[]);
+    assert!(process.until("agent ").contains("machine \"here\" reports cpu, memory every 50ms"));
+    assert!(process.until("pool ").contains("default: formula weighted, strategy p2c"));
+    let line = process.until("try ");
+    let url = line.split_whitespace().last().unwrap().to_owned();
+    process.until("machine reports"); // through a real multicast socket
+    let (status, body) = get(&url, "application/json");
+    assert_eq!(status, 200, "{body}");
+    assert!(body.contains("\"machine\":\"here\""), "{body}");
+    assert!(
+        body.contains("\"formula\":\"weighted@") && body.contains("\"strategy\":\"p2c@"),
+        "{body}"
+    );
+    assert_eq!(process.end(signal), Some(0));
+}
+
+#[test]
+fn both_roles_run_in_one_process_and_stop_at_sigterm() {
+    both_roles_in_one_process("-TERM");
+}
+
+#[test]
+fn control_c_stops_it_too() {
+    both_roles_in_one_process("-INT");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agent_process_leaves_when_it_is_stopped() {
+    let farm = Farm::new("weighted", "p2c").await;
+    let port = farm.host().report_port();
+    let config = QUICK.replace(":0\"", &format!(":{port}\""));
+    let folder = tempfile::tempdir().unwrap();
+    let process = Process::start(&folder, &config, &["agent"]);
+    farm.eligible(1).await;
+    assert_eq!(process.end("-TERM"), Some(0));
+    let left = |farm: &Farm| (farm.get("/v1/machines/here")["state"] == "leaving").then_some(());
+    farm.until("the leaving report", left).await;
+    farm.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pick_prints_the_address_or_what_the_host_said() {
+    let mut farm = Farm::new("weighted", "p2c").await;
+    let url = farm.url("");
+    let ask = |arguments: &[&str]| run(&[&["pick", "--host", &url], arguments].concat());
+    let nobody = ask(&[]);
+    assert_eq!(nobody.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    assert!(said.contains("no target of pool \"default\" is eligible"), "{said}");
+    let or = ask(&["--or", "10.0.0.9:80"]);
+    assert_eq!((or.status.code(), &*or.stdout), (Some(0), &b"10.0.0.9:80\n"[..]));
+    farm.report(&["a"], &[]);
+    farm.eligible(1).await;
+    assert_eq!(ask(&[]).stdout, b"127.0.0.1\n");
+    let json = String::from_utf8(ask(&["--json", "--n", "2", "--key", "k"]).stdout).unwrap();
+    assert!(json.contains("\"machine\":\"a\""), "{json}");
+    farm.stop().await;
+}
+
+#[track_caller]
+fn check_exit(arguments: &[&str], code: i32, words: &str) {
+    let output = run(arguments);
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+    assert!(said.contains(words), "{arguments:?} does not say {words:?}: {said}");
+}
+
+#[test]
+fn command_line_teaches_and_its_mistakes_are_64() {
+    check_exit(&["--help"], 0, "curl -s localhost:14000/v1/target");
+    check_exit(&["pick", "--help"], 0, "--or <ADDRESS>");
+    check_exit(&["--version"], 0, "loadline ");
+    check_exit(&["hots"], 64, "a similar subcommand exists: 'host'");
+    check_exit(&["--config", "/nowhere", "config", "check"], 64, "cannot read /nowhere");
+    check_exit(&["--log", "loadline=loud", "host"], 1, "--log loadline=loud");
+    check_exit(&["config", "default"], 0, "[[agent.metric]]");
+    check_exit(&["config", "print"], 0, "listen = \"127.0.0.1:14000\"");
+    check_exit(&["config", "check"], 0, "the configuration is good");
+}
+
+#[test]
+fn configuration_problems_come_all_at_once_with_exit_code_64() {
+    let folder = tempfile::tempdir().unwrap();
+    let bad = "[host]\nlisten = 1\nmiss = 3\n[agent]\ninterval = \"0s\"\n";
+    std::fs::write(folder.path().join("loadline.toml"), bad).unwrap();
+    for arguments in [&["config", "check"][..], &["run"], &[]] {
+        let output = command(&folder).args(arguments).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{said}");
+        for key in ["host.listen: ", "host.miss: unknown key", "agent.interval: "] {
+            assert!(said.contains(key), "{key}: {said}");
+        }
+    }
+}
+
+#[test]
+fn port_in_use_is_told_with_a_way_out() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let config =
+        format!("[host]\nlisten = \"{address}\"\n[reports]\ngroup = \"239.255.76.76:0\"\n");
+    std::fs::write(folder.path().join("loadline.toml"), config).unwrap();
+    let output = command(&folder).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("is another host running? set host.listen"), "{said}");
+}
