@@ -1,7 +1,7 @@
 //! HTTP in, JSON (or one line of text) out: the only place that knows either.
 //!
 //! Handlers ask the pools, the fleet and the policies and translate; they decide nothing. [`body`]
-//! are the JSON shapes, [`error`] the one place that knows status codes, [`metrics`] what Prometheus
+//! are the JSON shapes, [`error`] the one place that knows status codes, [`mod@metrics`] what Prometheus
 //! reads. A request never waits for more than a guest's deadline.
 
 mod body;

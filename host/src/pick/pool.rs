@@ -14,16 +14,21 @@ use parking_lot::Mutex;
 
 use super::native;
 use super::supply::Event;
-use super::table::{Fresh, Row, Table};
+use super::table::{Fed, Fresh, Row, Table};
 use super::{PickRequest, Picked, TARGETS_MAX, key_hash};
 use crate::config::PoolConfig;
 use crate::policy::guest::{Request, TargetView};
 use crate::policy::{CallError, Generation, Kind, StrategyGuest};
 
 /// What a request waits for the guest at most; then it is answered natively.
-const GUEST_WAIT: Duration = Duration::from_millis(2);
+const GUEST_WAIT: Duration = Duration::from_millis(1);
 /// Targets of one `update`: bounds how long the guest's lock is held at a stretch.
 const UPDATE_ROWS_MAX: usize = 1_024;
+
+/// Rounds in which a new guest catches up with what changes while it is fed, at most.
+const CATCH_UP_MAX: usize = 8;
+/// Changed rows that may be left for the moment of the swap.
+const CAUGHT_UP_ROWS: usize = 64;
 
 /// The targets of one service under one formula and one strategy.
 #[derive(Debug)]
@@ -349,11 +354,18 @@ impl Pool {
         now_ms: u64,
     ) -> Result<(), CallError> {
         let generation = guest.generation;
-        let (version, snapshot) = self.table.lock().snapshot(now_ms);
-        tell(&mut guest, &[], &snapshot, now_ms)?;
+        let mut fed = Fed::default();
+        // Picks go on meanwhile: catch up without the lock until little is left for it.
+        for _ in 0..CATCH_UP_MAX {
+            let (left, views) = self.table.lock().feed(&mut fed, now_ms);
+            tell(&mut guest, &left, &views, now_ms)?;
+            if views.len() <= CAUGHT_UP_ROWS {
+                break;
+            }
+        }
         let mut seat = self.strategy.lock();
-        let (left, changed) = self.table.lock().since(version, &snapshot, now_ms);
-        tell(&mut guest, &left, &changed, now_ms)?;
+        let (left, views) = self.table.lock().feed(&mut fed, now_ms);
+        tell(&mut guest, &left, &views, now_ms)?;
         if let Seat::Guest(old) = &mut *seat {
             match old.save() {
                 Ok(state) => log_restored(self.policy_name(Kind::Strategy), guest.restore(&state)?),

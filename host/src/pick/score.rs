@@ -114,7 +114,6 @@ impl Scorer {
             fallback: metric.fallback,
         };
         self.wanted = formula.metrics().iter().map(wanted).collect();
-        self.pool.note_serving(Kind::Formula, formula.generation);
         self.formula = Some(formula);
         for target in self.targets.iter_mut().flatten() {
             *target = Scored { columns: Columns::default(), last_good: f64::NAN };
@@ -122,6 +121,10 @@ impl Scorer {
         let all: Vec<_> = self.slots.keys().copied().collect();
         for some in all.chunks(ROWS_MAX) {
             self.refresh(fleet, some, now_ms);
+        }
+        // Said when it holds: every load is the new formula's now, unless it failed on the way.
+        if let Some(formula) = &self.formula {
+            self.pool.note_serving(Kind::Formula, formula.generation);
         }
     }
 

@@ -39,6 +39,13 @@ pub(super) struct Row {
     version: u64,
 }
 
+/// What a guest has been told.
+#[derive(Debug, Default)]
+pub(super) struct Fed {
+    version: u64,
+    slots: Vec<bool>,
+}
+
 /// All targets of a pool.
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -89,8 +96,10 @@ impl Table {
 
     /// Counts a pick of the target.
     pub(super) fn count_pick(&mut self, slot: u32, now_ms: u64) {
+        self.version += 1;
         if let Some(Some(row)) = self.rows.get_mut(slot as usize) {
             row.picks.count(now_ms);
+            row.version = self.version;
         }
     }
 
@@ -98,24 +107,20 @@ impl Table {
         Some(self.get(slot)?.view(slot, now_ms))
     }
 
-    /// Everything, and the version that it is.
-    pub(super) fn snapshot(&self, now_ms: u64) -> (u64, Vec<TargetView>) {
-        (self.version, self.rows().map(|(slot, row)| row.view(slot, now_ms)).collect())
-    }
-
-    /// What a guest that was fed `snapshot` at `version` does not know: slots whose target is gone
-    /// or another one, and rows that changed. `picked` rows are among them: the guest has not seen
-    /// the picks since.
-    pub(super) fn since(
-        &self,
-        version: u64,
-        snapshot: &[TargetView],
-        now_ms: u64,
-    ) -> (Vec<u32>, Vec<TargetView>) {
-        let moved = |view: &&TargetView| self.get(view.slot).is_none_or(|row| row.born > version);
-        let left = snapshot.iter().filter(moved).map(|view| view.slot).collect();
-        let changed = self.rows().filter(|(_, row)| row.version > version || row.picks.total > 0);
-        (left, changed.map(|(slot, row)| row.view(slot, now_ms)).collect())
+    /// What a guest that was fed so far does not know: slots whose target is gone or another one,
+    /// and targets that are new, changed or picked. `fed` is the table as of now afterwards.
+    pub(super) fn feed(&self, fed: &mut Fed, now_ms: u64) -> (Vec<u32>, Vec<TargetView>) {
+        let is_same = |slot: usize| {
+            self.rows.get(slot).and_then(Option::as_ref).is_some_and(|row| row.born <= fed.version)
+        };
+        let known = fed.slots.iter().enumerate().filter(|(_, known)| **known);
+        let gone = known.map(|(slot, _)| slot).filter(|slot| !is_same(*slot));
+        let left: Vec<_> = gone.filter_map(|slot| u32::try_from(slot).ok()).collect();
+        let changed = self.rows().filter(|(_, row)| row.version > fed.version);
+        let views = changed.map(|(slot, row)| row.view(slot, now_ms)).collect();
+        fed.version = self.version;
+        fed.slots = self.rows.iter().map(Option::is_some).collect();
+        (left, views)
     }
 }
 
@@ -216,17 +221,24 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_fed_from_a_snapshot_learns_what_changed_since() {
+    fn a_guest_that_was_fed_learns_only_what_changed_since() {
         let mut table = Table::default();
         (0..4).for_each(|slot| table.put(slot, fresh(&format!("m{slot}"), 0)));
-        let (version, snapshot) = table.snapshot(0);
+        let mut fed = Fed::default();
+        let (left, views) = table.feed(&mut fed, 0);
+        assert_eq!((left.len(), views.len()), (0, 4));
         table.remove(0);
         table.remove(1);
         table.put(1, fresh("other", 0));
         table.put(2, Fresh { eligible: false, ..fresh("m2", 0) });
-        let (left, changed) = table.since(version, &snapshot, 0);
-        assert_eq!(left, [0, 1]);
-        assert_eq!(changed.iter().map(|view| view.slot).collect::<Vec<_>>(), [1, 2]);
+        let slots = |views: &[TargetView]| views.iter().map(|view| view.slot).collect::<Vec<_>>();
+        let (left, views) = table.feed(&mut fed, 0);
+        assert_eq!((left, slots(&views)), (vec![0, 1], vec![1, 2]));
+        table.count_pick(3, 9);
+        let (left, views) = table.feed(&mut fed, 0);
+        assert_eq!((left, slots(&views), views[0].picks), (vec![], vec![3], 1));
+        let (left, views) = table.feed(&mut fed, 0);
+        assert_eq!((left.len(), views.len()), (0, 0));
         assert_eq!(table.eligible(), 2);
     }
 }

@@ -5,7 +5,6 @@
 //! files are read into memory and never mapped, and a compiler that panics is a refused module.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sha2::{Digest, Sha256};
 use wasmparser::{Parser, Payload, ValidPayload, Validator, WasmFeatures};
@@ -21,6 +20,10 @@ const WIT: &str = include_str!("../../../sdk/policy/wit/policy.wit");
 const PACKAGE: &str = "loadline:policy/";
 /// The contract's major version.
 const CONTRACT: u64 = 1;
+/// Stack of the thread that compiles: nested code needs more than the usual one.
+const COMPILER_STACK_BYTES: usize = 16 << 20;
+/// How far the compiler stands back for threads that serve.
+const COMPILER_NICE: i32 = 10;
 /// How to build a module that carries the contract.
 const BUILD_HINT: &str = "build it with loadline-sdk for the target wasm32-unknown-unknown";
 
@@ -198,27 +201,7 @@ impl Module {
         if bytes.len() > engine.limits.file_bytes {
             return Err(ModuleError::TooLong { max: engine.limits.file_bytes });
         }
-        // The encoder and the compiler read untrusted bytes: a panic there is the file's fault.
-        let built = catch_unwind(AssertUnwindSafe(|| -> Result<Pre, ModuleError> {
-            let component = as_component(bytes)?;
-            let kind = check_component(&component)?;
-            let component = Component::new(&engine.engine, &component)
-                .map_err(|error| ModuleError::Compile { reason: format!("{error:#}") })?;
-            let shape =
-                |error: wasmtime::Error| ModuleError::Shape { reason: format!("{error:#}") };
-            Ok(match kind {
-                Kind::Formula => Pre::Formula(FormulaPre::new(engine, &component).map_err(shape)?),
-                Kind::Strategy => {
-                    Pre::Strategy(StrategyPre::new(engine, &component).map_err(shape)?)
-                }
-            })
-        }));
-        let pre = built.unwrap_or_else(|panic| {
-            let words = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
-            let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
-            let reason = words.unwrap_or_else(|| "the compiler panicked".to_owned());
-            Err(ModuleError::Compile { reason })
-        })?;
+        let pre = on_compiler_thread(|| build(engine, bytes))?;
         Ok(Self { generation, pre })
     }
 }
@@ -239,6 +222,45 @@ pub fn carry_contract(core: &[u8], world: &str) -> Result<Vec<u8>, ModuleError> 
     wit_component::embed_component_metadata(&mut module, &resolve, world, encoding)
         .map_err(|error| shape(error.to_string()))?;
     Ok(module)
+}
+
+/// Checks and compiles.
+fn build(engine: &PolicyEngine, bytes: &[u8]) -> Result<Pre, ModuleError> {
+    let component = as_component(bytes)?;
+    let kind = check_component(&component)?;
+    let component = Component::new(&engine.engine, &component)
+        .map_err(|error| ModuleError::Compile { reason: format!("{error:#}") })?;
+    let shape = |error: wasmtime::Error| ModuleError::Shape { reason: format!("{error:#}") };
+    Ok(match kind {
+        Kind::Formula => Pre::Formula(FormulaPre::new(engine, &component).map_err(shape)?),
+        Kind::Strategy => Pre::Strategy(StrategyPre::new(engine, &component).map_err(shape)?),
+    })
+}
+
+/// Runs the compiler where it cannot hurt: with a large stack, behind everything that serves, and
+/// with a panic turned into an error, because the bytes are untrusted.
+fn on_compiler_thread<T: Send>(
+    build: impl FnOnce() -> Result<T, ModuleError> + Send,
+) -> Result<T, ModuleError> {
+    let compile = |reason: String| ModuleError::Compile { reason };
+    std::thread::scope(|scope| {
+        let compiler = std::thread::Builder::new()
+            .name("loadline-compile".to_owned())
+            .stack_size(COMPILER_STACK_BYTES);
+        let thread = compiler.spawn_scoped(scope, || {
+            // On Linux this is the thread's own. Where it is refused, the compiler runs as it is.
+            if let Err(error) = rustix::process::nice(COMPILER_NICE) {
+                tracing::debug!(%error, "the compiler runs at normal priority");
+            }
+            build()
+        });
+        let joined = thread.map_err(|error| compile(error.to_string()))?.join();
+        joined.unwrap_or_else(|panic| {
+            let words = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
+            let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
+            Err(compile(words.unwrap_or_else(|| "the compiler panicked".to_owned())))
+        })
+    })
 }
 
 /// The features that guests may use; the same as in the engine's settings.

@@ -26,8 +26,6 @@ use crate::transport::{Datagram, Inlet, Interface};
 
 /// Time for open requests to finish when the host stops.
 const DRAIN_WAIT: Duration = Duration::from_secs(10);
-/// Stack of the thread that compiles: nested code needs more than the usual one.
-const COMPILER_STACK_BYTES: usize = 16 << 20;
 
 /// A running host.
 pub struct Host {
@@ -194,7 +192,6 @@ async fn start_supply(mut supply: Supply) -> Result<JoinHandle<()>, RunError> {
     let (loaded, wait) = oneshot::channel();
     let thread = thread::Builder::new()
         .name("loadline-policies".to_owned())
-        .stack_size(COMPILER_STACK_BYTES)
         .spawn(move || {
             supply.start();
             loaded.send(()).ok(); // nobody waits if the start was given up

@@ -1,9 +1,11 @@
 //! The fleet as a strategy sees it: targets by slot, kept up to date by the host's `update` and
 //! `leave`.
 //!
-//! Invariants: `eligible` holds each eligible slot once and `position` finds it there, so that a
-//! random eligible target costs O(1); an update or a departure costs O(1) too. A load is finite and
-//! >= 0, or NaN for "not known": the host guarantees it, and nothing here depends on it.
+//! Invariants: `eligible` holds each eligible target once and `position` finds it there, so that a
+//! random eligible target costs O(1) and one memory access, at any fleet size; an update or a
+//! departure costs O(1) too. The picks of an eligible target are counted there and nowhere else. A
+//! load is finite and >= 0, or NaN for "not known": the host guarantees it, and nothing here depends
+//! on it.
 
 use std::cmp::Ordering;
 
@@ -20,7 +22,7 @@ impl Slot {
 }
 
 /// What a strategy knows of one target.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Target {
     /// Names the target towards the host.
     pub slot: Slot,
@@ -61,16 +63,38 @@ impl Target {
             warm: 1.0,
         }
     }
+}
 
+/// An eligible target, with what most choices need; [`Fleet::get`] has the rest.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Candidate {
+    /// Names the target towards the host.
+    pub slot: Slot,
+    /// Picks made after the report was captured, this guest's own included.
+    pub picks: u32,
+    /// The formula's answer, lower is better; NaN: not known yet.
+    pub load: f64,
+    /// Capacity relative to the others, > 0.
+    pub weight: f64,
+}
+
+impl Candidate {
     /// Orders by load, unknown loads last; equal loads by picks per weight, so that a tie does
     /// not send everything to one target.
     #[must_use]
     pub fn by_load(&self, other: &Self) -> Ordering {
         let known = self.load.is_nan().cmp(&other.load.is_nan());
-        let share = |target: &Self| f64::from(target.picks) / target.weight;
+        let share = |candidate: &Self| f64::from(candidate.picks) / candidate.weight;
         known
             .then(self.load.total_cmp(&other.load))
             .then_with(|| share(self).total_cmp(&share(other)))
+    }
+}
+
+impl From<&Target> for Candidate {
+    fn from(target: &Target) -> Self {
+        let Target { slot, picks, load, weight, .. } = *target;
+        Self { slot, picks, load, weight }
     }
 }
 
@@ -105,9 +129,9 @@ const ABSENT: u32 = u32::MAX;
 #[derive(Debug, Default)]
 pub struct Fleet {
     targets: Vec<Option<Target>>,
-    eligible: Vec<Slot>,
+    eligible: Vec<Candidate>,
     position: Vec<u32>,
-    among: Option<Vec<Slot>>,
+    among: Option<Vec<Candidate>>,
     hosts: u32,
     now_ms: u64,
 }
@@ -115,21 +139,23 @@ pub struct Fleet {
 impl Fleet {
     /// The target in a slot, eligible or not.
     #[must_use]
-    pub fn get(&self, slot: Slot) -> Option<&Target> {
-        self.targets.get(slot.index())?.as_ref()
+    pub fn get(&self, slot: Slot) -> Option<Target> {
+        let target = (*self.targets.get(slot.index())?)?;
+        let candidate = self.eligible.get(self.position[slot.index()] as usize);
+        Some(Target { picks: candidate.map_or(target.picks, |counted| counted.picks), ..target })
     }
 
     /// All targets, in slot order.
-    pub fn targets(&self) -> impl Iterator<Item = &Target> {
-        self.targets.iter().flatten()
+    pub fn targets(&self) -> impl Iterator<Item = Target> {
+        self.targets.iter().flatten().filter_map(|target| self.get(target.slot))
     }
 
     /// The targets that this request may go to: all eligible ones or, when the host asks for a
     /// choice among candidates, those of them.
     #[must_use]
     pub fn eligible(&self) -> Eligible<'_> {
-        let slots = self.among.as_deref().unwrap_or(&self.eligible);
-        Eligible { fleet: self, slots, ordered: self.among.is_some() }
+        let candidates = self.among.as_deref().unwrap_or(&self.eligible);
+        Eligible { fleet: self, candidates, ordered: self.among.is_some() }
     }
 
     /// Hosts that choose for this pool, this one included.
@@ -147,54 +173,61 @@ impl Fleet {
     pub(crate) fn update(&mut self, now_ms: u64, hosts: u32, target: Target) {
         self.now_ms = now_ms;
         self.hosts = hosts;
-        let (slot, eligible) = (target.slot, target.eligible);
+        let slot = target.slot;
         if self.targets.len() <= slot.index() {
             self.targets.resize_with(slot.index() + 1, || None);
             self.position.resize(slot.index() + 1, ABSENT);
         }
+        let at = self.position[slot.index()];
+        if !target.eligible {
+            self.withdraw(slot);
+        } else if at == ABSENT {
+            self.position[slot.index()] = index_u32(self.eligible.len());
+            self.eligible.push(Candidate::from(&target));
+        } else {
+            self.eligible[at as usize] = Candidate::from(&target);
+        }
         self.targets[slot.index()] = Some(target);
-        self.set_eligible(slot, eligible);
     }
 
     pub(crate) fn leave(&mut self, slot: Slot) {
-        if self.get(slot).is_some() {
-            self.set_eligible(slot, false);
+        if self.targets.get(slot.index()).is_some() {
+            self.withdraw(slot);
             self.targets[slot.index()] = None;
         }
     }
 
     pub(crate) fn count_pick(&mut self, slot: Slot) {
-        if let Some(Some(target)) = self.targets.get_mut(slot.index()) {
-            target.picks = target.picks.saturating_add(1);
+        let at = self.position.get(slot.index()).copied().unwrap_or(ABSENT);
+        if let Some(candidate) = self.eligible.get_mut(at as usize) {
+            candidate.picks = candidate.picks.saturating_add(1);
         }
     }
 
-    /// Runs `choose` while `eligible()` shows only those of `candidates` that are eligible.
+    /// Runs `choose` while `eligible()` shows only those of `slots` that are eligible.
     pub(crate) fn limited_to<T>(
         &mut self,
-        mut candidates: Vec<Slot>,
+        mut slots: Vec<Slot>,
         choose: impl FnOnce(&Self) -> T,
     ) -> T {
-        candidates.retain(|slot| self.get(*slot).is_some_and(|target| target.eligible));
-        candidates.sort_unstable();
-        candidates.dedup();
-        self.among = Some(candidates);
+        slots.sort_unstable();
+        slots.dedup();
+        let place = |slot: &Slot| self.position.get(slot.index()).copied();
+        let candidate = |slot: &Slot| self.eligible.get(place(slot)? as usize).copied();
+        self.among = Some(slots.iter().filter_map(candidate).collect());
         let chosen = choose(self);
         self.among = None;
         chosen
     }
 
-    fn set_eligible(&mut self, slot: Slot, eligible: bool) {
-        let at = self.position[slot.index()];
-        if eligible && at == ABSENT {
-            self.position[slot.index()] = index_u32(self.eligible.len());
-            self.eligible.push(slot);
-        } else if !eligible && at != ABSENT {
+    /// Takes a target out of the eligible ones, if it is there.
+    fn withdraw(&mut self, slot: Slot) {
+        let at = std::mem::replace(&mut self.position[slot.index()], ABSENT);
+        if at != ABSENT {
             self.eligible.swap_remove(at as usize);
             if let Some(moved) = self.eligible.get(at as usize) {
-                self.position[moved.index()] = at;
+                self.position[moved.slot.index()] = at;
             }
-            self.position[slot.index()] = ABSENT;
         }
     }
 }
@@ -203,8 +236,8 @@ impl Fleet {
 #[derive(Debug, Clone, Copy)]
 pub struct Eligible<'a> {
     fleet: &'a Fleet,
-    slots: &'a [Slot],
-    /// The slots are sorted (candidates), not in the fleet's own dense order.
+    candidates: &'a [Candidate],
+    /// The candidates are sorted by slot, not in the fleet's own dense order.
     ordered: bool,
 }
 
@@ -212,38 +245,36 @@ impl<'a> Eligible<'a> {
     /// How many.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.candidates.len()
     }
 
     /// None at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.candidates.is_empty()
     }
 
-    /// The target at a place of the dense order; the order means nothing and changes with the
+    /// The candidate at a place of the dense order; the order means nothing and changes with the
     /// fleet.
     #[must_use]
-    pub fn at(&self, place: usize) -> Option<&'a Target> {
-        self.fleet.get(*self.slots.get(place)?)
+    pub fn at(&self, place: usize) -> Option<&'a Candidate> {
+        self.candidates.get(place)
     }
 
     /// All of them, in no particular order.
-    pub fn iter(&self) -> impl Iterator<Item = &'a Target> + use<'a> {
-        let fleet = self.fleet;
-        self.slots.iter().filter_map(move |slot| fleet.get(*slot))
+    pub fn iter(&self) -> std::slice::Iter<'a, Candidate> {
+        self.candidates.iter()
     }
 
-    /// A uniformly drawn target. Cost O(1).
+    /// A uniformly drawn one. Cost O(1).
     #[must_use]
-    pub fn random(&self, draw: u32) -> Option<&'a Target> {
+    pub fn random(&self, draw: u32) -> Option<&'a Candidate> {
         self.at(scale(draw, self.len()))
     }
 
-    /// Two different targets, uniformly drawn; twice the same one where there is only one.
-    /// Cost O(1).
+    /// Two different ones, uniformly drawn; twice the same where there is only one. Cost O(1).
     #[must_use]
-    pub fn random_pair(&self, draws: (u32, u32)) -> Option<(&'a Target, &'a Target)> {
+    pub fn random_pair(&self, draws: (u32, u32)) -> Option<(&'a Candidate, &'a Candidate)> {
         let first = scale(draws.0, self.len());
         let mut second = scale(draws.1, self.len().saturating_sub(1));
         if second >= first && self.len() > 1 {
@@ -256,30 +287,39 @@ impl<'a> Eligible<'a> {
     /// other. Cost O(n).
     #[must_use]
     pub fn min_by_load(&self) -> Option<Slot> {
-        self.iter().min_by(|a, b| a.by_load(b)).map(|target| target.slot)
+        self.iter().min_by(|a, b| a.by_load(b)).map(|candidate| candidate.slot)
     }
 
-    /// The target with the next higher slot, going round at the end. Cost O(1) where most targets
-    /// are eligible, O(n) at worst.
+    /// The one with the next higher slot, going round at the end. Cost O(1) where most targets are
+    /// eligible, O(n) at worst.
     #[must_use]
-    pub fn after(&self, slot: Option<Slot>) -> Option<&'a Target> {
+    pub fn after(&self, slot: Option<Slot>) -> Option<&'a Candidate> {
         let from = slot.map_or(0, |slot| slot.index() + 1);
         if self.ordered {
-            let place = self.slots.partition_point(|slot| slot.index() < from);
+            let place = self.candidates.partition_point(|known| known.slot.index() < from);
             return self.at(if place < self.len() { place } else { 0 });
         }
-        let positions = &self.fleet.position;
-        let (before, rest) = positions.split_at(from.min(positions.len()));
-        let is_eligible = |position: &u32| *position != ABSENT;
-        let found = rest.iter().position(is_eligible).map(|place| place + before.len());
-        let found = found.or_else(|| before.iter().position(is_eligible))?;
-        self.fleet.get(Slot(index_u32(found)))
+        let (before, rest) = self.fleet.position.split_at(from.min(self.fleet.position.len()));
+        let mut round = rest.iter().chain(before);
+        self.at(*round.find(|place| **place != ABSENT)? as usize)
+    }
+}
+
+impl<'a> IntoIterator for Eligible<'a> {
+    type Item = &'a Candidate;
+    type IntoIter = std::slice::Iter<'a, Candidate>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
     }
 }
 
 /// Maps 32 random bits to `0..len` without division (Lemire 2019; bias below len / 2^32).
 fn scale(draw: u32, len: usize) -> usize {
-    #[expect(clippy::cast_possible_truncation, reason = "the result is below len")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "the result is below len; only a 32-bit target warns"
+    )]
     let place = ((u64::from(draw) * len as u64) >> 32) as usize;
     place
 }
@@ -335,11 +375,14 @@ mod tests {
             fleet.update(0, 1, target);
         }
         fleet.leave(Slot(0));
-        let mut seen: Vec<_> = fleet.eligible().iter().map(|target| target.slot.0).collect();
+        let mut seen: Vec<_> = fleet.eligible().iter().map(|known| known.slot.0).collect();
         seen.sort_unstable();
         assert_eq!(seen, [1, 3]);
         fleet.update(0, 1, Target::new(Slot(4), 1.0));
         assert_eq!(fleet.eligible().len(), 3);
+        fleet.count_pick(Slot(4));
+        assert_eq!(fleet.get(Slot(4)).map(|target| target.picks), Some(1));
+        assert_eq!(fleet.targets().count(), 4);
     }
 
     #[test]

@@ -56,14 +56,15 @@ pub mod testing;
 #[cfg(target_arch = "wasm32")]
 pub mod guest;
 
-pub use fleet::{Eligible, Fleet, Request, Slot, Target};
+pub use fleet::{Candidate, Eligible, Fleet, Request, Slot, Target};
 pub use formula::{Formula, FormulaRunner, MetricUse, Row};
 pub use strategy::{Relocation, Strategy, StrategyRunner};
 
 /// Everything a strategy needs, for one `use`.
 pub mod prelude {
     pub use crate::{
-        Eligible, Fleet, Relocation, Request, Slot, Strategy, Target, export_strategy, log,
+        Candidate, Eligible, Fleet, Relocation, Request, Slot, Strategy, Target, export_strategy,
+        log,
     };
 }
 

@@ -62,7 +62,7 @@ impl<S: Strategy> StrategyHost<S> {
     pub fn change(&mut self, slot: u32, change: impl FnOnce(&mut Target)) {
         if let Some(target) = self.targets.get_mut(Slot(slot).index()) {
             change(target);
-            self.runner.update(self.now_ms, 1, [target.clone()]);
+            self.runner.update(self.now_ms, 1, [*target]);
         }
     }
 
@@ -108,7 +108,7 @@ impl<S: Strategy> StrategyHost<S> {
         let state = self.runner.save();
         let mut next = StrategyRunner::default();
         next.configure(settings, 1)?;
-        next.update(self.now_ms, 1, self.targets.iter().cloned());
+        next.update(self.now_ms, 1, self.targets.iter().copied());
         let restored = next.restore(&state);
         self.runner = next;
         Ok(restored)

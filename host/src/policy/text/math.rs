@@ -9,7 +9,7 @@ use std::f64::consts::{LOG2_E, SQRT_2};
 use wasm_encoder::{BlockType, Function, InstructionSink, ValType};
 
 /// Upper part of ln 2, with so few digits that a product with an exponent is exact.
-const LN_2_HIGH: f64 = 6.931_471_803_691_238_2e-1;
+const LN_2_HIGH: f64 = 0.693_147_180_369_123_8;
 /// The rest of ln 2.
 const LN_2_LOW: f64 = 1.908_214_929_270_587_7e-10;
 /// Terms of the series: the next one is below half a unit in the last place.

@@ -162,14 +162,9 @@ fn services() -> impl Strategy<Value = Vec<Service<'static>>> {
     let service = (prop::sample::select(vec!["", "h:1"]), 0.1..9.0, metrics(), numbers);
     prop::collection::vec(service, 0..NAMES.len()).prop_map(|services| {
         let numbered = NAMES.iter().zip(services);
-        let service = |(name, (address, weight, metrics, numbers)): (&&'static str, _)| Service {
-            name,
-            address,
-            weight,
-            metrics,
-            accepted: <(u64, u64, u32)>::from(numbers).0,
-            completed: <(u64, u64, u32)>::from(numbers).1,
-            in_flight: <(u64, u64, u32)>::from(numbers).2,
+        let service = |(name, generated): (&&'static str, _)| {
+            let (address, weight, metrics, (accepted, completed, in_flight)) = generated;
+            Service { name, address, weight, metrics, accepted, completed, in_flight }
         };
         numbered.map(service).collect()
     })

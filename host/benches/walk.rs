@@ -1,0 +1,374 @@
+//! What the guests cost: picks and formula batches through Wasm against their native twins, and the
+//! slowest pick while policies are reloaded.
+//!
+//! Guest and twin run in the same process in turns of 10 ms (`BLOCK`), in changing order, on thread
+//! CPU time; printed are the best time of each and the median difference and ratio of the turns, so
+//! that a noisy machine disturbs both alike. A missed goal is printed as such and ends the run with
+//! an error. `cargo bench` runs everything; a word runs what contains it: `cargo bench -- pick`.
+
+#![allow(missing_docs, clippy::print_stdout, reason = "a benchmark's output is its purpose")]
+
+use std::hint::black_box;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use loadline::config::{Config, HostConfig, PoolConfig, ReportsConfig};
+use loadline::pick::{PickRequest, pick};
+use loadline::policy::guest::{Request, TargetView};
+use loadline::policy::module::carry_contract;
+use loadline::policy::{FormulaGuest, Kind, Limits, Module, PolicyEngine, StrategyGuest, built_in};
+use loadline::report::{Keyring, Metrics, Report, State, wire};
+use loadline::run::{Host, Loadline};
+use loadline::transport::Datagram;
+use loadline_sdk::{FormulaRunner, Slot, StrategyRunner, Target};
+use nix::time::{ClockId, clock_gettime};
+use policy_p2c::P2c;
+use policy_weighted::Weighted;
+
+const BLOCK: Duration = Duration::from_millis(10);
+const BLOCKS: usize = 60;
+/// Goals, in nanoseconds above the native twin and in milliseconds.
+const PICK_ABOVE_NS: f64 = 250.0;
+const FORMULA_ABOVE_NS: f64 = 60.0;
+const RELOAD_PICK_MS: f64 = 2.0;
+
+fn main() -> ExitCode {
+    let wanted: Vec<_> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let runs = |name: &str| wanted.is_empty() || wanted.iter().any(|word| name.contains(&**word));
+    let mut good = true;
+    if runs("pick") {
+        println!("one pick of p2c           guest ns  native ns   above  ratio");
+        for targets in [100, 10_000, 100_000] {
+            good &= bench_pick(targets);
+        }
+    }
+    if runs("formula") {
+        println!("one report of a batch     guest ns  native ns   above  ratio");
+        for rows in [1, 64, 1_024] {
+            good &= bench_formula("weighted", rows);
+            good &= bench_formula("text", rows);
+        }
+    }
+    if runs("reload") {
+        println!("reload, 10 000 targets    load ms   slowest pick ms   quiet");
+        good &= bench_reload();
+    }
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// CPU time of this thread.
+fn cpu_ns() -> f64 {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("this clock exists");
+    Duration::from(time).as_secs_f64() * 1e9
+}
+
+/// Nanoseconds a call, over one block.
+fn block(call: &mut impl FnMut()) -> f64 {
+    let (start, begin, mut calls) = (Instant::now(), cpu_ns(), 0.0);
+    while start.elapsed() < BLOCK {
+        for _ in 0..16 {
+            call();
+        }
+        calls += 16.0;
+    }
+    (cpu_ns() - begin) / calls
+}
+
+/// Runs both in turns; prints a line; whether the median difference, divided among `per` items, is
+/// within the goal.
+fn compare(
+    name: &str,
+    per: f64,
+    goal: f64,
+    mut guest: impl FnMut(),
+    mut native: impl FnMut(),
+) -> bool {
+    let mut turns = Vec::new();
+    for turn in 0..BLOCKS {
+        let (guest, native) = if turn % 2 == 0 {
+            (block(&mut guest), block(&mut native))
+        } else {
+            let native = block(&mut native);
+            (block(&mut guest), native)
+        };
+        turns.push((guest / per, native / per));
+    }
+    let best = |of: fn(&(f64, f64)) -> f64| turns.iter().map(of).fold(f64::INFINITY, f64::min);
+    let above = median(turns.iter().map(|(guest, native)| guest - native).collect());
+    let ratio = median(turns.iter().map(|(guest, native)| guest / native).collect());
+    let verdict = if above <= goal { "" } else { "   MISSED" };
+    println!(
+        "{name:<24}{:>10.1}{:>11.1}{above:>8.1}{ratio:>7.1}{verdict}",
+        best(|turn| turn.0),
+        best(|turn| turn.1),
+    );
+    above <= goal
+}
+
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers[numbers.len() / 2]
+}
+
+fn engine() -> PolicyEngine {
+    PolicyEngine::new(Limits::default()).expect("an engine")
+}
+
+fn module(engine: &PolicyEngine, name: &str) -> Module {
+    Module::from_wasm(engine, built_in(name).expect("a built-in")).expect("a good module")
+}
+
+fn bench_pick(targets: u32) -> bool {
+    let engine = engine();
+    let module = module(&engine, "p2c");
+    let mut guest = StrategyGuest::start(&engine, &Arc::from("p2c"), &module, "{}", 1)
+        .expect("a strategy that starts");
+    let mut native = StrategyRunner::<P2c>::default();
+    let load = |slot: u32| f64::from(slot % 97) / 97.0;
+    let views: Vec<_> = (0..targets).map(|slot| view(slot, load(slot))).collect();
+    for views in views.chunks(1_024) {
+        guest.update(0, views).expect("an update");
+    }
+    native.update(0, 1, (0..targets).map(|slot| Target::new(Slot(slot), load(slot))));
+    let mut random = fastrand::Rng::with_seed(7);
+    let request = |rng: &mut fastrand::Rng| Request {
+        key: 0,
+        class: 0,
+        cost: 1.0,
+        now_ms: 0,
+        random: rng.u64(..),
+    };
+    let mut twin = random.clone();
+    let same = (0..10_000).all(|_| {
+        let asked = request(&mut random);
+        let picked = guest.pick(asked).expect("a pick");
+        picked == native.pick(&native_request(asked)).map(|slot| slot.0)
+    });
+    assert!(same, "guest and twin choose alike");
+    let name = format!("p2c, {targets} targets");
+    compare(
+        &name,
+        1.0,
+        PICK_ABOVE_NS,
+        || {
+            black_box(guest.pick(request(&mut random)).expect("a pick"));
+        },
+        || {
+            let request = loadline_sdk::Request {
+                key: 0,
+                class: 0,
+                cost: 1.0,
+                now_ms: 0,
+                random: twin.u64(..),
+            };
+            black_box(native.pick(&request));
+        },
+    )
+}
+
+fn native_request(request: Request) -> loadline_sdk::Request {
+    let Request { key, class, cost, now_ms, random } = request;
+    loadline_sdk::Request { key, class, cost, now_ms, random }
+}
+
+fn view(slot: u32, load: f64) -> TargetView {
+    TargetView {
+        slot,
+        load,
+        weight: 1.0,
+        in_flight: 0,
+        picks: 0,
+        age_ms: 0,
+        latency_us: 0,
+        error_rate: 0.0,
+        eligible: true,
+        warm: 1.0,
+    }
+}
+
+/// `weighted` as Rust, or the same as text.
+fn bench_formula(form: &str, rows: u32) -> bool {
+    let engine = engine();
+    let module = match form {
+        "text" => Module::from_text(&engine, "0.5 * max(cpu, 0) + 0.5 * max(memory, 0)")
+            .expect("a good text"),
+        name => module(&engine, name),
+    };
+    let mut guest = FormulaGuest::start(&engine, &Arc::from(form), &module, "{}")
+        .expect("a formula that starts");
+    let mut native = FormulaRunner::<Weighted>::default();
+    native.configure("{}").expect("good settings");
+    let slots: Vec<_> = (0..rows).collect();
+    let values: Vec<_> = (0..rows * 2).map(|value| f64::from(value % 89) / 89.0).collect();
+    let loads = guest.evaluate(0, &slots, &values).expect("loads");
+    let twins = native.evaluate(0, slots.iter().copied().map(Slot), &values);
+    assert_eq!(loads, twins, "guest and twin compute alike");
+    // A single row pays for the whole call: the goal is for batches.
+    let goal = if rows < 64 { f64::INFINITY } else { FORMULA_ABOVE_NS };
+    compare(
+        &format!("{form}, {rows} a batch"),
+        f64::from(rows),
+        goal,
+        || {
+            black_box(guest.evaluate(0, &slots, black_box(&values)).expect("loads"));
+        },
+        || {
+            let slots = slots.iter().copied().map(Slot);
+            black_box(native.evaluate(0, slots, black_box(&values)));
+        },
+    )
+}
+
+/// Reloads under constant picks.
+fn bench_reload() -> bool {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = PoolConfig {
+        formula: "form".to_owned(),
+        strategy: "strat".to_owned(),
+        ..PoolConfig::new("default")
+    };
+    let mut reports = ReportsConfig { interfaces: vec!["lo".to_owned()], ..Default::default() };
+    reports.group.set_port(0);
+    let config = Config {
+        agent: None,
+        reports,
+        host: Some(HostConfig {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            policies: folder.path().to_owned(),
+            ..HostConfig::default()
+        }),
+        pools: vec![pool],
+    };
+    let write = |name: &str, bytes: &[u8]| {
+        let temporary = folder.path().join("temporary");
+        std::fs::write(&temporary, bytes).expect("a file");
+        std::fs::rename(temporary, folder.path().join(name)).expect("a file");
+    };
+    let form = built_in("weighted").expect("a built-in");
+    write("form.wasm", form);
+    write("strat.wasm", &large_strategy(0));
+    let loadline = runtime.block_on(Loadline::start(config)).expect("a host");
+    let host = loadline.host().expect("a host");
+    feed(host, 10_000);
+    let quiet = slowest_pick(host, |begin| begin.elapsed() > Duration::from_secs(1));
+    let mut good = true;
+    for (kind, name) in [(Kind::Formula, "form.wasm"), (Kind::Strategy, "strat.wasm")] {
+        let (mut slowest, mut bytes, mut took) = (0.0_f64, 0, Duration::ZERO);
+        for label in 1..=10 {
+            let next = match kind {
+                Kind::Formula => [form, &[0, 3, 1, b'x', label]].concat(),
+                Kind::Strategy => large_strategy(label),
+            };
+            bytes = next.len();
+            let serving = || host.pools().all()[0].status(kind).serving;
+            let before = serving();
+            let begin = Instant::now();
+            write(name, &next);
+            slowest = slowest.max(slowest_pick(host, |_| serving() != before));
+            took = begin.elapsed();
+        }
+        let verdict = if slowest <= RELOAD_PICK_MS { "" } else { "   MISSED" };
+        let what = format!("{kind}, {} KB", bytes / 1_000);
+        let took = took.as_secs_f64() * 1e3;
+        println!("{what:<24}{took:>10.1}{slowest:>18.3}{quiet:>8.3}{verdict}");
+        good &= slowest <= RELOAD_PICK_MS;
+    }
+    runtime.block_on(loadline.stop());
+    good
+}
+
+/// Picks without a pause until `done`; the slowest one in milliseconds, by the wall clock.
+fn slowest_pick(host: &Host, done: impl Fn(Instant) -> bool) -> f64 {
+    let (begin, request) = (Instant::now(), PickRequest::default());
+    let mut slowest = Duration::ZERO;
+    while !done(begin) {
+        for _ in 0..100 {
+            let start = Instant::now();
+            black_box(pick(host.pools(), &request).expect("a target"));
+            slowest = slowest.max(start.elapsed());
+        }
+    }
+    slowest.as_secs_f64() * 1e3
+}
+
+fn feed(host: &Host, machines: usize) {
+    let (received, from) = (Instant::now(), IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let names: Vec<_> = (0..machines).map(|number| format!("machine-{number}")).collect();
+    for names in names.chunks(64) {
+        let datagram = |name: &String| {
+            let report = report(name);
+            let bytes = wire::encode(&[report], &Keyring::default()).expect("a good report");
+            Datagram { bytes, received, from }
+        };
+        host.deliver(names.iter().map(datagram).collect());
+    }
+    while host.pools().all()[0].eligible() < machines {
+        std::thread::yield_now();
+    }
+}
+
+fn report(machine: &str) -> Report<'_> {
+    Report {
+        farm: "default",
+        machine,
+        boot: 1,
+        seq: 1,
+        interval_ms: 3_600_000,
+        delay_ms: 0,
+        state: State::Ready,
+        weight: 1.0,
+        metrics: Metrics { names: vec!["cpu", "memory"], values: vec![0.5, 0.25] },
+        services: Vec::new(),
+        labels: Vec::new(),
+    }
+}
+
+/// A strategy of about 100 KB of code that draws a slot; `label` makes another generation.
+fn large_strategy(label: u8) -> Vec<u8> {
+    let interface = "loadline:policy/strategy@1.0.0";
+    let mut filler = String::new();
+    for function in 0..400 {
+        filler.push_str(&format!(
+            "(func (export \"f{function}\") (param f64) (result f64) local.get 0"
+        ));
+        for term in 0..20 {
+            filler.push_str(&format!(" f64.const {function}.{term} f64.mul local.get 0 f64.add"));
+        }
+        filler.push(')');
+    }
+    let text = format!(
+        r#"(module
+            (memory (export "memory") 20)
+            (global $count (mut i64) (i64.const 0))
+            (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 4096))
+            (func (export "{interface}#describe") (result i32) (i32.const 64))
+            (func (export "{interface}#configure") (param i32 i32 i64) (result i32) (i32.const 128))
+            (func (export "{interface}#update") (param i64 i32 i32 i32)
+                (global.set $count (i64.add (i64.const 1) (i64.load32_u (i32.add (local.get 2)
+                    (i32.mul (i32.const 56) (i32.sub (local.get 3) (i32.const 1))))))))
+            (func (export "{interface}#leave") (param i32 i32))
+            (func $pick (export "{interface}#pick") (param i64 i32 f64 i64 i64) (result i32)
+                (if (i64.lt_u (global.get $count) (i64.const 10000)) (then (return (i32.const 128))))
+                (i32.store8 (i32.const 200) (i32.const 1))
+                (i64.store32 (i32.const 204) (i64.rem_u (local.get 4) (global.get $count)))
+                (i32.const 200))
+            (func (export "{interface}#pick-among") (param i64 i32 f64 i64 i64 i32 i32) (result i32)
+                (i32.const 128))
+            (func (export "{interface}#admit") (param i32) (result i32) (i32.const 1))
+            (func (export "{interface}#rebalance") (param i64) (result i32) (i32.const 128))
+            (func (export "{interface}#save") (result i32) (i32.const 128))
+            (func (export "{interface}#restore") (param i32 i32) (result i32) (i32.const 1))
+            (data (i32.const 64) "\20\00\00\00\00\00\00\00\20\00\00\00\00\00\00\00\20\00\00\00\00\00\00\00")
+            {filler})"#
+    );
+    let core = wat::parse_str(text).expect("good text");
+    let module = carry_contract(&core, "strategy-policy").expect("the contract");
+    [&*module, &[0, 3, 1, b'x', label]].concat()
+}
