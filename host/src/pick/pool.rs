@@ -8,9 +8,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::native;
 use super::supply::Event;
@@ -21,7 +21,9 @@ use crate::policy::guest::{Request, TargetView};
 use crate::policy::{CallError, Generation, Kind, StrategyGuest};
 
 /// What a request waits for the guest at most; then it is answered natively.
-const GUEST_WAIT: Duration = Duration::from_millis(1);
+const GUEST_WAIT: Duration = Duration::from_micros(500);
+/// What intake and supply try for before they sleep for it.
+const SEAT_PATIENCE: Duration = Duration::from_millis(2);
 /// Targets of one `update`: bounds how long the guest's lock is held at a stretch.
 const UPDATE_ROWS_MAX: usize = 1_024;
 
@@ -198,7 +200,7 @@ impl Pool {
 
     /// The strategy's ranked choice, each target checked; or why the guest did not choose.
     pub(super) fn ask_guest(&self, ask: &Ask<'_>) -> Result<(Vec<Picked>, Generation), Arc<str>> {
-        let Some(mut seat) = self.strategy.try_lock_for(GUEST_WAIT) else {
+        let Some(mut seat) = self.try_seat(GUEST_WAIT) else {
             return Err("busy".into());
         };
         let guest = match &mut *seat {
@@ -326,7 +328,7 @@ impl Pool {
 
     /// Writes targets and tells the guest.
     pub(super) fn publish(&self, left: &[u32], fresh: Vec<(u32, Fresh)>, now_ms: u64) {
-        let mut seat = self.strategy.lock();
+        let mut seat = self.seat();
         let views: Vec<_> = {
             let mut table = self.table.lock();
             left.iter().for_each(|slot| table.remove(*slot));
@@ -363,7 +365,7 @@ impl Pool {
                 break;
             }
         }
-        let mut seat = self.strategy.lock();
+        let mut seat = self.seat();
         let (left, views) = self.table.lock().feed(&mut fed, now_ms);
         tell(&mut guest, &left, &views, now_ms)?;
         if let Seat::Guest(old) = &mut *seat {
@@ -409,6 +411,28 @@ impl Pool {
 
     pub(super) fn count_bad_loads(&self, count: u64) {
         self.counts.bad_loads.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// The guest's seat within `wait`. Tried again and again rather than slept for: a thread that is
+    /// woken comes milliseconds late on a busy machine, and a lock that was handed to it is held by
+    /// a sleeper meanwhile.
+    fn try_seat(&self, wait: Duration) -> Option<MutexGuard<'_, Seat>> {
+        if let Some(seat) = self.strategy.try_lock() {
+            return Some(seat);
+        }
+        let start = Instant::now();
+        while start.elapsed() < wait {
+            if let Some(seat) = self.strategy.try_lock() {
+                return Some(seat);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    /// The guest's seat, however long its guest takes: its deadlines bound that.
+    fn seat(&self) -> MutexGuard<'_, Seat> {
+        self.try_seat(SEAT_PATIENCE).unwrap_or_else(|| self.strategy.lock())
     }
 
     fn vacate(&self, seat: &mut Seat, kind: Kind, fault: &CallError) -> Arc<str> {

@@ -17,6 +17,9 @@ use crate::policy::{CallError, FormulaGuest, Kind};
 /// Rows of one `evaluate`: keeps a batch far below its deadline.
 const ROWS_MAX: usize = 1_024;
 
+/// Targets scored anew at a stretch after a swap: picks wait for the strategy's guest that long.
+const ANEW_ROWS: usize = 256;
+
 /// The formula's side of a pool; owned by the intake.
 pub(super) struct Scorer {
     pool: Arc<Pool>,
@@ -119,7 +122,7 @@ impl Scorer {
             *target = Scored { columns: Columns::default(), last_good: f64::NAN };
         }
         let all: Vec<_> = self.slots.keys().copied().collect();
-        for some in all.chunks(ROWS_MAX) {
+        for some in all.chunks(ANEW_ROWS) {
             self.refresh(fleet, some, now_ms);
         }
         // Said when it holds: every load is the new formula's now, unless it failed on the way.

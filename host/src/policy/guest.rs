@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use wasmtime::component::{Component, HasSelf, Linker};
 use wasmtime::{ResourceLimiter, Store, Trap};
 
-use super::engine::{PolicyEngine, ticks};
+use super::engine::{Limits, PolicyEngine, ticks};
 use super::module::{Generation, Kind, Module, Pre};
 
 #[allow(missing_docs, reason = "generated from the contract, which is documented there")]
@@ -238,7 +238,22 @@ impl StrategyPre {
 struct Room {
     store: Store<State>,
     engine: PolicyEngine,
+    pick: Budget,
+    batch: Budget,
     failed: bool,
+}
+
+/// What a call may take; in ticks too, because a pick has no time for the division.
+#[derive(Clone, Copy)]
+struct Budget {
+    time: Duration,
+    ticks: u64,
+}
+
+impl Budget {
+    fn new(time: Duration) -> Self {
+        Self { time, ticks: ticks(time) }
+    }
 }
 
 impl Room {
@@ -252,21 +267,23 @@ impl Room {
         };
         let mut store = Store::new(&engine.engine, state);
         store.limiter(|state| state);
-        Self { store, engine: engine.clone(), failed: false }
+        let Limits { pick, batch, .. } = engine.limits;
+        let (pick, batch) = (Budget::new(pick), Budget::new(batch));
+        Self { store, engine: engine.clone(), pick, batch, failed: false }
     }
 
     /// One call under its deadline.
     fn call<T>(
         &mut self,
         call: &'static str,
-        budget: Duration,
+        budget: Budget,
         run: impl FnOnce(&mut Store<State>) -> wasmtime::Result<T>,
     ) -> Result<T, CallError> {
         if self.failed {
             let reason = "an earlier call failed".to_owned();
             return Err(CallError::Trap { call, reason });
         }
-        self.store.set_epoch_deadline(ticks(budget));
+        self.store.set_epoch_deadline(budget.ticks);
         let result = run(&mut self.store);
         result.map_err(|error| {
             self.failed = true;
@@ -275,7 +292,7 @@ impl Room {
                 return CallError::Memory { call, max };
             }
             match error.downcast_ref::<Trap>() {
-                Some(Trap::Interrupt) => CallError::Deadline { call, budget },
+                Some(Trap::Interrupt) => CallError::Deadline { call, budget: budget.time },
                 Some(trap) => CallError::Trap { call, reason: trap.to_string() },
                 None => CallError::Trap { call, reason: printable(&format!("{error:#}")) },
             }
@@ -321,7 +338,8 @@ impl FormulaGuest {
         let Pre::Formula(pre) = &module.pre else {
             return Err(wrong_kind(name, module, Kind::Formula));
         };
-        let (mut room, budget) = (Room::new(engine, name), engine.limits.configure);
+        let mut room = Room::new(engine, name);
+        let budget = Budget::new(engine.limits.configure);
         let world = room.call("instantiate", budget, |store| pre.0.instantiate(store))?;
         let guest = world.loadline_policy_formula();
         let info = room.call("describe", budget, |store| guest.call_describe(store))?;
@@ -357,7 +375,7 @@ impl FormulaGuest {
         slots: &[u32],
         values: &[f64],
     ) -> Result<Vec<f64>, CallError> {
-        let (guest, budget) = (self.world.loadline_policy_formula(), self.room.engine.limits.batch);
+        let (guest, budget) = (self.world.loadline_policy_formula(), self.room.batch);
         let loads = self
             .room
             .call("evaluate", budget, |store| guest.call_evaluate(store, now_ms, slots, values))?;
@@ -373,7 +391,7 @@ impl FormulaGuest {
     /// # Errors
     /// The guest failed.
     pub fn leave(&mut self, slots: &[u32]) -> Result<(), CallError> {
-        let (guest, budget) = (self.world.loadline_policy_formula(), self.room.engine.limits.batch);
+        let (guest, budget) = (self.world.loadline_policy_formula(), self.room.batch);
         self.room.call("leave", budget, |store| guest.call_leave(store, slots))
     }
 
@@ -382,7 +400,7 @@ impl FormulaGuest {
     /// # Errors
     /// The guest failed or its state is too long.
     pub fn save(&mut self) -> Result<Vec<u8>, CallError> {
-        let (guest, budget) = (self.world.loadline_policy_formula(), self.room.engine.limits.batch);
+        let (guest, budget) = (self.world.loadline_policy_formula(), self.room.batch);
         let state = self.room.call("save", budget, |store| guest.call_save(store))?;
         self.room.check_state(state)
     }
@@ -392,7 +410,7 @@ impl FormulaGuest {
     /// # Errors
     /// The guest failed.
     pub fn restore(&mut self, state: &[u8]) -> Result<bool, CallError> {
-        let (guest, budget) = (self.world.loadline_policy_formula(), self.room.engine.limits.batch);
+        let (guest, budget) = (self.world.loadline_policy_formula(), self.room.batch);
         self.room.call("restore", budget, |store| guest.call_restore(store, state))
     }
 }
@@ -422,7 +440,8 @@ impl StrategyGuest {
         let Pre::Strategy(pre) = &module.pre else {
             return Err(wrong_kind(name, module, Kind::Strategy));
         };
-        let (mut room, budget) = (Room::new(engine, name), engine.limits.configure);
+        let mut room = Room::new(engine, name);
+        let budget = Budget::new(engine.limits.configure);
         let world = room.call("instantiate", budget, |store| pre.0.instantiate(store))?;
         let guest = world.loadline_policy_strategy();
         let info = room.call("describe", budget, |store| guest.call_describe(store))?;
@@ -444,8 +463,7 @@ impl StrategyGuest {
     /// # Errors
     /// The guest failed.
     pub fn update(&mut self, now_ms: u64, targets: &[TargetView]) -> Result<(), CallError> {
-        let (guest, budget) =
-            (self.world.loadline_policy_strategy(), self.room.engine.limits.batch);
+        let (guest, budget) = (self.world.loadline_policy_strategy(), self.room.batch);
         // How many hosts choose is learned from their claims; alone until then.
         self.room.call("update", budget, |store| guest.call_update(store, now_ms, 1, targets))
     }
@@ -455,8 +473,7 @@ impl StrategyGuest {
     /// # Errors
     /// The guest failed.
     pub fn leave(&mut self, slots: &[u32]) -> Result<(), CallError> {
-        let (guest, budget) =
-            (self.world.loadline_policy_strategy(), self.room.engine.limits.batch);
+        let (guest, budget) = (self.world.loadline_policy_strategy(), self.room.batch);
         self.room.call("leave", budget, |store| guest.call_leave(store, slots))
     }
 
@@ -465,7 +482,7 @@ impl StrategyGuest {
     /// # Errors
     /// The guest failed.
     pub fn pick(&mut self, request: Request) -> Result<Option<u32>, CallError> {
-        let (guest, budget) = (self.world.loadline_policy_strategy(), self.room.engine.limits.pick);
+        let (guest, budget) = (self.world.loadline_policy_strategy(), self.room.pick);
         self.room.call("pick", budget, |store| guest.call_pick(store, request))
     }
 
@@ -478,7 +495,7 @@ impl StrategyGuest {
         request: Request,
         candidates: &[u32],
     ) -> Result<Option<u32>, CallError> {
-        let (guest, budget) = (self.world.loadline_policy_strategy(), self.room.engine.limits.pick);
+        let (guest, budget) = (self.world.loadline_policy_strategy(), self.room.pick);
         self.room
             .call("pick-among", budget, |store| guest.call_pick_among(store, request, candidates))
     }
@@ -488,8 +505,7 @@ impl StrategyGuest {
     /// # Errors
     /// The guest failed or its state is too long.
     pub fn save(&mut self) -> Result<Vec<u8>, CallError> {
-        let (guest, budget) =
-            (self.world.loadline_policy_strategy(), self.room.engine.limits.batch);
+        let (guest, budget) = (self.world.loadline_policy_strategy(), self.room.batch);
         let state = self.room.call("save", budget, |store| guest.call_save(store))?;
         self.room.check_state(state)
     }
@@ -499,8 +515,7 @@ impl StrategyGuest {
     /// # Errors
     /// The guest failed.
     pub fn restore(&mut self, state: &[u8]) -> Result<bool, CallError> {
-        let (guest, budget) =
-            (self.world.loadline_policy_strategy(), self.room.engine.limits.batch);
+        let (guest, budget) = (self.world.loadline_policy_strategy(), self.room.batch);
         self.room.call("restore", budget, |store| guest.call_restore(store, state))
     }
 

@@ -13,8 +13,10 @@ pub struct P2c;
 
 impl Strategy for P2c {
     fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
-        let (first, second) = fleet.eligible().random_pair(request.draws())?;
-        Some(if second.by_load(first).is_lt() { second.slot } else { first.slot })
+        let eligible = fleet.eligible();
+        let (first, second) = eligible.random_pair(request.draws())?;
+        let lighter = if eligible.by_load(second, first).is_lt() { second } else { first };
+        Some(lighter.slot)
     }
 }
 

@@ -65,7 +65,8 @@ impl Target {
     }
 }
 
-/// An eligible target, with what most choices need; [`Fleet::get`] has the rest.
+/// An eligible target, with what most choices need; [`Fleet::get`] has the rest. Kept small: a
+/// random choice reads only these, and how many of them fit the cache is what it costs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
     /// Names the target towards the host.
@@ -74,27 +75,12 @@ pub struct Candidate {
     pub picks: u32,
     /// The formula's answer, lower is better; NaN: not known yet.
     pub load: f64,
-    /// Capacity relative to the others, > 0.
-    pub weight: f64,
-}
-
-impl Candidate {
-    /// Orders by load, unknown loads last; equal loads by picks per weight, so that a tie does
-    /// not send everything to one target.
-    #[must_use]
-    pub fn by_load(&self, other: &Self) -> Ordering {
-        let known = self.load.is_nan().cmp(&other.load.is_nan());
-        let share = |candidate: &Self| f64::from(candidate.picks) / candidate.weight;
-        known
-            .then(self.load.total_cmp(&other.load))
-            .then_with(|| share(self).total_cmp(&share(other)))
-    }
 }
 
 impl From<&Target> for Candidate {
     fn from(target: &Target) -> Self {
-        let Target { slot, picks, load, weight, .. } = *target;
-        Self { slot, picks, load, weight }
+        let Target { slot, picks, load, .. } = *target;
+        Self { slot, picks, load }
     }
 }
 
@@ -198,8 +184,13 @@ impl Fleet {
     }
 
     pub(crate) fn count_pick(&mut self, slot: Slot) {
-        let at = self.position.get(slot.index()).copied().unwrap_or(ABSENT);
-        if let Some(candidate) = self.eligible.get_mut(at as usize) {
+        // Where every target is eligible, place and slot are mostly the same, and the candidate is
+        // in the cache: the choice has just read it.
+        let mut at = slot.index();
+        if self.eligible.get(at).is_none_or(|candidate| candidate.slot != slot) {
+            at = self.position.get(at).copied().unwrap_or(ABSENT) as usize;
+        }
+        if let Some(candidate) = self.eligible.get_mut(at) {
             candidate.picks = candidate.picks.saturating_add(1);
         }
     }
@@ -283,11 +274,32 @@ impl<'a> Eligible<'a> {
         Some((self.at(first)?, self.at(second)?))
     }
 
-    /// The lowest load, ties by fewest picks per weight; unknown loads only when there is no
-    /// other. Cost O(n).
+    /// The lowest load by [`by_load`](Self::by_load). Cost O(n).
     #[must_use]
     pub fn min_by_load(&self) -> Option<Slot> {
-        self.iter().min_by(|a, b| a.by_load(b)).map(|candidate| candidate.slot)
+        self.iter().min_by(|a, b| self.by_load(a, b)).map(|candidate| candidate.slot)
+    }
+
+    /// Orders by load, unknown loads last; equal loads by picks per weight, so that a tie does not
+    /// send everything to one target.
+    #[must_use]
+    pub fn by_load(&self, a: &Candidate, b: &Candidate) -> Ordering {
+        match a.load.partial_cmp(&b.load) {
+            Some(Ordering::Equal) => self.by_picks(a, b),
+            Some(order) => order,
+            None => a.load.is_nan().cmp(&b.load.is_nan()).then_with(|| self.by_picks(a, b)),
+        }
+    }
+
+    /// Orders by picks per weight.
+    #[cold]
+    fn by_picks(&self, a: &Candidate, b: &Candidate) -> Ordering {
+        let weight = |known: &Candidate| {
+            let target = self.fleet.targets.get(known.slot.index()).and_then(Option::as_ref);
+            target.map_or(1.0, |target| target.weight)
+        };
+        let share = |known: &Candidate| f64::from(known.picks) / weight(known);
+        share(a).total_cmp(&share(b))
     }
 
     /// The one with the next higher slot, going round at the end. Cost O(1) where most targets are
