@@ -6,7 +6,7 @@
 //! [`api`] serves; [`run`] starts all of it. [`config`], [`telemetry`] and [`clock`] stand beside,
 //! [`cli`] in front.
 //!
-//! The walk of a request is [`pick::pick`], the walk of a report [`pick::intake::Intake::take`]. The
+//! The walk of a request is [`pick::pick`], the walk of a report [`pick::intake::Intake::run`]. The
 //! features `agent` and `host` leave out what the other role needs.
 
 #[cfg(feature = "host")]

@@ -9,14 +9,15 @@
 mod interface;
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
-use crate::config::ReportsConfig;
+use crate::config::{Destination, ReportsConfig};
 use crate::telemetry::Quiet;
 pub use interface::Interface;
 
@@ -45,23 +46,26 @@ pub struct Datagram {
 pub struct Outlet {
     group: SocketAddrV4,
     wanted: Vec<String>,
-    to: Vec<String>,
     sockets: Vec<(Interface, UdpSocket)>,
-    unicast: Option<UdpSocket>,
+    unicast: Vec<(mpsc::Sender<Vec<u8>>, JoinHandle<()>)>,
     refreshed: Option<Instant>,
     quiet: Quiet<String>,
 }
 
 impl Outlet {
-    /// An outlet for this configuration; sockets are opened on the first send.
+    /// An outlet for this configuration; must be called inside a runtime, where each unicast
+    /// destination gets a task of its own.
     #[must_use]
     pub fn new(config: &ReportsConfig) -> Self {
+        let start = |to: &Destination| {
+            let (frames, queue) = mpsc::channel(1);
+            (frames, tokio::spawn(send_to(to.authority.clone(), queue)))
+        };
         Self {
             group: config.group,
             wanted: config.interfaces.clone(),
-            to: config.send_to.iter().map(|to| to.authority.clone()).collect(),
             sockets: Vec::new(),
-            unicast: None,
+            unicast: config.send_to.iter().map(start).collect(),
             refreshed: None,
             quiet: Quiet::default(),
         }
@@ -72,34 +76,34 @@ impl Outlet {
         while let Some(frame) = frames.recv().await {
             self.send(&frame).await;
         }
+        for (queue, task) in self.unicast {
+            drop(queue); // the task sends what it has and ends
+            if let Err(error) = task.await {
+                tracing::error!(%error, "a sending task failed");
+            }
+        }
     }
 
     /// Sends one frame everywhere; what fails is logged and tried again with the next one.
     pub async fn send(&mut self, frame: &[u8]) {
         self.refresh();
         let group = SocketAddr::V4(self.group);
-        let mut failed = false;
+        let mut failed = Vec::new();
         for (interface, socket) in &self.sockets {
             if let Err(error) = socket.send_to(frame, group).await {
-                failed = true;
+                failed.push(interface.clone());
                 if self.quiet.may(format!("send on {}", interface.name)) {
                     tracing::warn!(interface = %interface.name, %group, %error, "cannot send a report");
                 }
             }
         }
-        if failed {
+        if !failed.is_empty() {
+            self.sockets.retain(|(interface, _)| !failed.contains(interface));
             self.refreshed = None; // look again before the next send
         }
-        for to in &self.to {
-            let sent = match &self.unicast {
-                Some(socket) => socket.send_to(frame, to.as_str()).await.map(|_| ()),
-                None => Err(io::Error::other("no socket for unicast")),
-            };
-            if let Err(error) = sent
-                && self.quiet.may(format!("send to {to}"))
-            {
-                tracing::warn!(%to, %error, "cannot send a report");
-            }
+        for (queue, _) in &self.unicast {
+            // A destination that is still busy with the last report misses this one.
+            queue.try_send(frame.to_vec()).ok();
         }
     }
 
@@ -122,12 +126,31 @@ impl Outlet {
                 Err(_) => {}
             }
         }
-        if self.sockets.is_empty() && self.to.is_empty() && self.quiet.may("nowhere".to_owned()) {
+        let nowhere = self.sockets.is_empty() && self.unicast.is_empty();
+        if nowhere && self.quiet.may("nowhere".to_owned()) {
             tracing::warn!("no usable interface: reports go nowhere, still looking");
         }
-        if self.unicast.is_none() && !self.to.is_empty() {
-            let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-            self.unicast = std::net::UdpSocket::bind(any).and_then(into_tokio).ok();
+    }
+}
+
+/// Sends frames to one destination, whose name is looked up each time: it may move, and a look-up
+/// that hangs holds up nothing else.
+async fn send_to(to: String, mut frames: mpsc::Receiver<Vec<u8>>) {
+    let mut quiet = Quiet::default();
+    while let Some(frame) = frames.recv().await {
+        let sent = async {
+            let address = tokio::net::lookup_host(&to).await?.next();
+            let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
+            let any = match address {
+                SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            };
+            UdpSocket::bind((any, 0)).await?.send_to(&frame, address).await
+        };
+        if let Err(error) = sent.await
+            && quiet.may(())
+        {
+            tracing::warn!(%to, %error, "cannot send a report");
         }
     }
 }

@@ -382,7 +382,7 @@ impl Policy {
         };
         let pools: Vec<_> = pools.all().iter().flat_map(uses).collect();
         let generation = entry.module.as_ref().map(|module| module.generation.to_string());
-        let serves = |used: &Use| used.policy.generation.is_some();
+        let serves = |used: &Use| used.policy.generation == generation;
         let state = match (&generation, &entry.refused) {
             (Some(_), _) if pools.iter().any(serves) => "active",
             (Some(_), _) => "loaded",

@@ -24,7 +24,7 @@ impl Loss {
     /// A report came whose sequence is `gap` above the last one, >= 1.
     pub(super) fn received(&mut self, gap: u64) {
         let missing = gap.saturating_sub(1);
-        self.received += 1;
+        self.received = self.received.saturating_add(1);
         self.lost = self.lost.saturating_add(missing);
         self.history = match u32::try_from(gap) {
             // The new low bits are the gap's lost reports and, lowest, the received one.
@@ -46,7 +46,7 @@ impl Loss {
     /// Share of the last 128 reports that were lost, 0 to 1.
     #[must_use]
     pub fn recent(&self) -> f64 {
-        let seen = (self.received + self.lost).clamp(1, 128);
+        let seen = (self.received.saturating_add(self.lost)).clamp(1, 128);
         #[expect(clippy::cast_precision_loss, reason = "at most 128")]
         let seen = seen as f64;
         f64::from(self.history.count_ones()) / seen
@@ -77,6 +77,10 @@ mod tests {
             loss.received(gap);
             assert_eq!(loss.history, !1);
         }
+        let mut loss = Loss::default();
+        loss.received(u64::MAX);
+        loss.received(u64::MAX);
+        assert!(loss.recent() <= 1.0, "forged sequences: {}", loss.recent());
         let mut loss = Loss::default();
         loss.received(127);
         assert_eq!(loss.history.count_ones(), 126);

@@ -2,13 +2,13 @@
 //!
 //! One thread owns this walk; reports and new formulas come to it over a bounded channel. Bad
 //! datagrams are counted by reason, logged at most once a minute a source and reason, and never stop
-//! the loop. The fleet's lock is held for the application of a batch, not for guest calls.
+//! the loop. The fleet is written only while a batch is applied; guests run beside its readers.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -18,13 +18,16 @@ use super::pool::Pool;
 use super::score::Scorer;
 use crate::clock::Clock;
 use crate::fleet::{Applied, Fleet, MachineId};
-use crate::policy::FormulaGuest;
+use crate::policy::{CallError, FormulaGuest};
 use crate::report::{Keyring, wire};
 use crate::telemetry::Quiet;
 use crate::transport::Datagram;
 
 /// Time between two looks for machines that are gone.
-const SWEEP: Duration = Duration::from_millis(50);
+const SWEEP: Duration = Duration::from_millis(SWEEP_MS);
+const SWEEP_MS: u64 = 50;
+/// An idle gap that means that this process was held up: nobody is called gone then.
+const STALL_MS: u64 = 1_000;
 /// Messages that wait for the intake at most, each a batch of datagrams; more are dropped and
 /// counted, newest first.
 pub const QUEUE_MAX: usize = 1_024;
@@ -39,6 +42,8 @@ pub enum Event {
         pool: usize,
         /// Started and tried.
         guest: Box<FormulaGuest>,
+        /// Told whether it serves now.
+        done: Sender<Result<(), CallError>>,
     },
     /// End.
     Stop,
@@ -91,42 +96,64 @@ impl Intake {
 
     /// Works until told to stop.
     pub fn run(mut self, events: &Receiver<Event>) {
-        let mut swept_ms = 0;
-        let sweep_ms = u64::try_from(SWEEP.as_millis()).unwrap_or(u64::MAX);
+        let (mut swept_ms, mut worked_ms) = (0, 0);
         loop {
-            match events.recv_timeout(SWEEP) {
-                Ok(Event::Datagrams(batch)) => self.take(&batch),
-                Ok(Event::Formula { pool, guest }) => self.replace_formula(pool, *guest),
-                Err(RecvTimeoutError::Timeout) => {}
-                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-            }
+            let first = match events.recv_timeout(SWEEP) {
+                Ok(event) => Some(event),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            // Everything that has arrived is applied before anybody is called gone or anything is
+            // scored: however slow a policy is, reports do not age in the queue.
             let now_ms = self.clock.now_ms();
-            if now_ms.saturating_sub(swept_ms) >= sweep_ms {
+            let (mut changed, mut joined, mut others) = (Vec::new(), Vec::new(), Vec::new());
+            for event in first.into_iter().chain(events.try_iter().take(QUEUE_MAX)) {
+                match event {
+                    Event::Datagrams(batch) => self.apply(&batch, &mut changed, &mut joined),
+                    Event::Stop => return,
+                    other => others.push(other),
+                }
+            }
+            let mut gone = Vec::new();
+            if now_ms.saturating_sub(swept_ms) >= SWEEP_MS {
+                // After a pause of this process the reports of that time are still to be read.
+                if now_ms.saturating_sub(worked_ms) < STALL_MS {
+                    gone = self.fleet.write().expire(now_ms);
+                }
                 swept_ms = now_ms;
-                self.sweep(now_ms);
             }
+            changed.extend(&gone);
+            self.refresh(changed);
+            self.log(&joined, "machine reports");
+            self.log(&gone, "machine is gone: its reports have stopped");
+            for event in others {
+                if let Event::Formula { pool, guest, done } = event {
+                    self.replace_formula(pool, *guest, &done);
+                }
+            }
+            worked_ms = self.clock.now_ms();
         }
     }
 
-    /// Takes a batch of datagrams to the fleet and what changed to the pools.
-    pub fn take(&mut self, batch: &[Datagram]) {
-        let (mut changed, mut joined) = (Vec::new(), Vec::new());
-        self.counts.datagrams.fetch_add(batch.len() as u64, Ordering::Relaxed);
-        {
-            let fleet = Arc::clone(&self.fleet);
-            let mut fleet = fleet.write();
-            for datagram in batch {
-                self.apply(&mut fleet, datagram, &mut changed, &mut joined);
-            }
-        }
-        self.counts.reports.fetch_add(changed.len() as u64, Ordering::Relaxed);
-        changed.sort_unstable();
-        changed.dedup();
-        self.refresh(&changed, self.clock.now_ms());
-        self.log(&joined, "machine reports");
-    }
-
+    /// Takes a batch of datagrams to the fleet; what changed and who is new.
     fn apply(
+        &mut self,
+        batch: &[Datagram],
+        changed: &mut Vec<MachineId>,
+        joined: &mut Vec<MachineId>,
+    ) {
+        let before = changed.len();
+        let fleet = Arc::clone(&self.fleet);
+        let mut fleet = fleet.write();
+        for datagram in batch {
+            self.apply_one(&mut fleet, datagram, changed, joined);
+        }
+        let reports = (changed.len() - before) as u64;
+        self.counts.datagrams.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.counts.reports.fetch_add(reports, Ordering::Relaxed);
+    }
+
+    fn apply_one(
         &mut self,
         fleet: &mut Fleet,
         datagram: &Datagram,
@@ -173,12 +200,6 @@ impl Intake {
         self.quiet.may((from, reason))
     }
 
-    fn sweep(&mut self, now_ms: u64) {
-        let gone = self.fleet.write().expire(now_ms);
-        self.refresh(&gone, now_ms);
-        self.log(&gone, "machine is gone: its reports have stopped");
-    }
-
     fn log(&self, machines: &[MachineId], what: &str) {
         for id in machines {
             if let Some(machine) = self.fleet.read().get(*id) {
@@ -187,20 +208,30 @@ impl Intake {
         }
     }
 
-    fn refresh(&mut self, changed: &[MachineId], now_ms: u64) {
+    fn refresh(&mut self, mut changed: Vec<MachineId>) {
+        changed.sort_unstable();
+        changed.dedup();
         if changed.is_empty() {
             return;
         }
-        let fleet = self.fleet.read();
+        let (fleet, now_ms) = (self.fleet.read(), self.clock.now_ms());
         for scorer in &mut self.scorers {
-            scorer.refresh(&fleet, changed, now_ms);
+            scorer.refresh(&fleet, &changed, now_ms);
         }
         self.changes.send_modify(|changes| *changes += 1);
     }
 
-    fn replace_formula(&mut self, pool: usize, guest: FormulaGuest) {
+    fn replace_formula(
+        &mut self,
+        pool: usize,
+        guest: FormulaGuest,
+        done: &Sender<Result<(), CallError>>,
+    ) {
         if let Some(scorer) = self.scorers.get_mut(pool) {
-            scorer.replace(guest, &self.fleet.read(), self.clock.now_ms());
+            let (fleet, now_ms) = (self.fleet.read(), self.clock.now_ms());
+            let replaced = scorer.replace(guest, &fleet, now_ms);
+            // A supply that has stopped waiting has said so itself.
+            done.send(replaced).ok();
             self.changes.send_modify(|changes| *changes += 1);
         }
     }

@@ -8,13 +8,15 @@
 use super::table::{Row, Table};
 
 /// The best eligible target that is not excluded.
-pub(super) fn best(table: &Table, is_excluded: impl Fn(u32, &Row) -> bool) -> Option<u32> {
+pub(super) fn best(table: &Table, is_excluded: impl Fn(u32) -> bool) -> Option<u32> {
     let price = mean_load(table);
     let eligible = table.rows().filter(|(_, row)| row.fresh.eligible);
-    let allowed = eligible.filter(|(slot, row)| !is_excluded(*slot, row));
+    let allowed = eligible.filter(|(slot, _)| !is_excluded(*slot));
     let cost = |row: &Row| {
         let share = f64::from(row.picks()) / row.fresh.weight;
-        (row.fresh.load.is_nan(), row.fresh.load + share * price, share)
+        // No pick costs nothing, whatever the price.
+        let picks = if share > 0.0 { share * price } else { 0.0 };
+        (row.fresh.load.is_nan(), row.fresh.load + picks, share)
     };
     let scored = allowed.map(|(slot, row)| (cost(row), slot));
     let best =
@@ -28,7 +30,7 @@ pub(super) fn best(table: &Table, is_excluded: impl Fn(u32, &Row) -> bool) -> Op
 fn mean_load(table: &Table) -> f64 {
     let loads = table.rows().map(|(_, row)| row.fresh.load).filter(|load| !load.is_nan());
     let (sum, count) = loads.fold((0.0, 0.0_f64), |(sum, count), load| (sum + load, count + 1.0));
-    sum / count.max(1.0)
+    (sum / count.max(1.0)).min(f64::MAX)
 }
 
 #[cfg(test)]
@@ -47,7 +49,7 @@ mod tests {
             table.put(slot, fresh);
         }
         let pick = |now_ms| {
-            let slot = best(&table, |_, _| false)?;
+            let slot = best(&table, |_| false)?;
             table.count_pick(slot, now_ms);
             Some(slot)
         };

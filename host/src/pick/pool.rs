@@ -5,6 +5,7 @@
 //! most [`GUEST_WAIT`] for the guest; the guest itself is bounded by its deadlines. Table and guest
 //! change together under the guest's lock: an answer that does not fit the table is the guest's fault.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
@@ -24,7 +25,9 @@ use crate::policy::{CallError, Generation, Kind, StrategyGuest};
 const GUEST_WAIT: Duration = Duration::from_micros(500);
 /// What intake and supply try for before they sleep for it.
 const SEAT_PATIENCE: Duration = Duration::from_millis(2);
-/// Targets of one `update`: bounds how long the guest's lock is held at a stretch.
+/// Time after which no further rank is asked for; what was chosen is answered.
+const RANKS_WAIT: Duration = Duration::from_millis(10);
+/// Targets of one `update` or `leave`: bounds how long the guest's lock is held at a stretch.
 const UPDATE_ROWS_MAX: usize = 1_024;
 
 /// Rounds in which a new guest catches up with what changes while it is fed, at most.
@@ -40,7 +43,7 @@ pub struct Pool {
     index: usize,
     strategy: Mutex<Seat>,
     table: Mutex<Table>,
-    /// What is shown of each policy; never locked together with the others.
+    /// What is shown of each policy; locked last and for moments.
     statuses: [Mutex<PolicyStatus>; 2],
     counts: Counts,
     supply: Sender<Event>,
@@ -107,10 +110,6 @@ impl<'r> Ask<'r> {
             n: request.n.clamp(1, TARGETS_MAX),
             exclude: &request.exclude,
         }
-    }
-
-    fn excludes(&self, row: &Row) -> bool {
-        self.exclude.iter().any(|machine| **machine == *row.fresh.machine)
     }
 }
 
@@ -207,28 +206,34 @@ impl Pool {
             Seat::Guest(guest) => guest,
             Seat::Native(why) => return Err(Arc::clone(why)),
         };
-        match self.choose(guest, ask) {
-            Ok(targets) if targets.is_empty() && self.has_candidate(ask) => Err("no answer".into()),
-            Ok(targets) => Ok((targets, guest.generation)),
-            Err(fault) => Err(self.vacate(&mut seat, Kind::Strategy, &fault)),
+        let generation = guest.generation;
+        let mut chosen = Vec::with_capacity(ask.n);
+        if let Err(fault) = self.choose(guest, ask, &mut chosen) {
+            let why = self.vacate(&mut seat, Kind::Strategy, &fault);
+            if chosen.is_empty() {
+                return Err(why);
+            }
         }
+        let picked = self.hand_out(&chosen, ask.request.now_ms);
+        if picked.is_empty() && self.has_candidate(ask) {
+            return Err("no answer".into());
+        }
+        Ok((picked, generation))
     }
 
     /// The choice without a guest.
     pub(super) fn ask_native(&self, ask: &Ask<'_>) -> Vec<Picked> {
-        let mut table = self.table.lock();
-        let mut slots: Vec<u32> = Vec::new();
-        while slots.len() < ask.n {
-            let taken = |slot, row: &Row| slots.contains(&slot) || ask.excludes(row);
-            let Some(slot) = native::best(&table, taken) else {
-                break;
-            };
-            slots.push(slot);
+        let mut chosen: Vec<u32> = Vec::new();
+        {
+            let table = self.table.lock();
+            let mut taken = table.slots_of(ask.exclude);
+            while chosen.len() < ask.n {
+                let Some(slot) = native::best(&table, |slot| taken.contains(&slot)) else { break };
+                taken.insert(slot);
+                chosen.push(slot);
+            }
         }
-        if let Some(first) = slots.first() {
-            table.count_pick(*first, ask.request.now_ms);
-        }
-        slots.iter().filter_map(|slot| table.get(*slot).map(Picked::of)).collect()
+        self.hand_out(&chosen, ask.request.now_ms)
     }
 
     pub(super) fn count(&self, by_guest: bool, nobody: bool) {
@@ -240,73 +245,81 @@ impl Pool {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Asks the guest for `n` different targets, best first, and counts the first one as picked.
-    fn choose(&self, guest: &mut StrategyGuest, ask: &Ask<'_>) -> Result<Vec<Picked>, CallError> {
-        let mut picked = Vec::with_capacity(ask.n);
-        let mut wrong = Vec::new(); // the guest counted them as picked, and they were not
-        let mut chosen = Vec::with_capacity(ask.n);
+    /// Asks the guest for `n` different targets, best first. What was chosen before a fault is good.
+    fn choose(
+        &self,
+        guest: &mut StrategyGuest,
+        ask: &Ask<'_>,
+        chosen: &mut Vec<u32>,
+    ) -> Result<(), CallError> {
+        let start = Instant::now();
+        let unwanted = match ask.exclude {
+            [] => HashSet::new(),
+            machines => self.table.lock().slots_of(machines),
+        };
+        let mut uncounted = Vec::new(); // the guest takes them for picked, and they are not
         if let Some(slot) = guest.pick(ask.request)? {
-            match self.take(slot, ask, true).map_err(|what| guest.nonsense("pick", what))? {
-                Some(target) => {
-                    picked.push(target);
-                    chosen.push(slot);
-                }
-                None => wrong.push(slot),
+            self.check(slot).map_err(|what| guest.nonsense("pick", what))?;
+            if unwanted.contains(&slot) {
+                uncounted.push(slot);
+            } else {
+                chosen.push(slot);
             }
         }
-        while picked.len() < ask.n && (ask.n > 1 || !ask.exclude.is_empty()) {
-            let candidates = self.candidates(ask, &chosen);
+        if chosen.len() == ask.n || (ask.n == 1 && unwanted.is_empty()) {
+            return self.correct(guest, &uncounted, ask.request.now_ms);
+        }
+        let mut candidates = self.candidates(|slot| unwanted.contains(&slot));
+        while chosen.len() < ask.n && start.elapsed() < RANKS_WAIT {
+            candidates.retain(|slot| chosen.last() != Some(slot));
             if candidates.is_empty() {
                 break;
             }
-            let Some(slot) = guest.pick_among(ask.request, &candidates)? else {
-                break;
-            };
+            let Some(slot) = guest.pick_among(ask.request, &candidates)? else { break };
             if !candidates.contains(&slot) {
                 let what = format!("slot {slot} is not one of the candidates");
                 return Err(guest.nonsense("pick-among", what));
             }
-            let is_first = picked.is_empty();
-            let taken = self.take(slot, ask, is_first);
-            picked.extend(taken.map_err(|what| guest.nonsense("pick-among", what))?);
-            chosen.push(slot);
-            if !is_first {
-                wrong.push(slot);
+            if !chosen.is_empty() {
+                uncounted.push(slot);
             }
+            chosen.push(slot);
         }
-        self.correct(guest, &wrong, ask.request.now_ms)?;
-        Ok(picked)
+        self.correct(guest, &uncounted, ask.request.now_ms)
     }
 
-    /// Checks a slot that the guest answered; `None`: the request does not want it.
-    fn take(&self, slot: u32, ask: &Ask<'_>, count: bool) -> Result<Option<Picked>, String> {
+    /// Counts the first as picked and reads all from the table.
+    fn hand_out(&self, chosen: &[u32], now_ms: u64) -> Vec<Picked> {
         let mut table = self.table.lock();
-        let row = table.get(slot).ok_or_else(|| format!("slot {slot} holds no target"))?;
-        if !row.fresh.eligible {
-            return Err(format!("slot {slot} is {} and may not be picked", row.fresh.machine));
+        if let Some(first) = chosen.first() {
+            table.count_pick(*first, now_ms);
         }
-        if ask.excludes(row) {
-            return Ok(None);
-        }
-        let picked = Picked::of(row);
-        if count {
-            table.count_pick(slot, ask.request.now_ms);
-        }
-        Ok(Some(picked))
+        chosen.iter().filter_map(|slot| table.get(*slot).map(Picked::of)).collect()
     }
 
-    fn candidates(&self, ask: &Ask<'_>, chosen: &[u32]) -> Vec<u32> {
+    /// Whether the guest may answer this slot.
+    fn check(&self, slot: u32) -> Result<(), String> {
         let table = self.table.lock();
-        let wanted = |(slot, row): &(u32, &Row)| {
-            row.fresh.eligible && !ask.excludes(row) && !chosen.contains(slot)
-        };
+        let row = table.get(slot).ok_or_else(|| format!("slot {slot} holds no target"))?;
+        if row.fresh.eligible {
+            return Ok(());
+        }
+        Err(format!("slot {slot} is {} and may not be picked", row.fresh.machine))
+    }
+
+    fn candidates(&self, is_unwanted: impl Fn(u32) -> bool) -> Vec<u32> {
+        let table = self.table.lock();
+        let wanted = |(slot, row): &(u32, &Row)| row.fresh.eligible && !is_unwanted(*slot);
         table.rows().filter(wanted).map(|(slot, _)| slot).collect()
     }
 
     fn has_candidate(&self, ask: &Ask<'_>) -> bool {
         let table = self.table.lock();
-        table.eligible() > 0
-            && table.rows().any(|(_, row)| row.fresh.eligible && !ask.excludes(row))
+        if table.eligible() == 0 {
+            return false;
+        }
+        let unwanted = table.slots_of(ask.exclude);
+        table.rows().any(|(slot, row)| row.fresh.eligible && !unwanted.contains(&slot))
     }
 
     /// Tells the guest the true state of targets that it believes picked.
@@ -372,13 +385,13 @@ impl Pool {
             match old.save() {
                 Ok(state) => log_restored(self.policy_name(Kind::Strategy), guest.restore(&state)?),
                 // Its state is lost with it; the new guest is good.
-                Err(fault) => self.note_fault(Kind::Strategy, &fault),
+                Err(fault) => self.note_fault(Kind::Strategy, &fault, None),
             }
         }
         let old = std::mem::replace(&mut *seat, Seat::Guest(Box::new(guest)));
+        self.note_serving(Kind::Strategy, generation);
         drop(seat);
         drop(old); // unmapping its memory takes longer than a pick
-        self.note_serving(Kind::Strategy, generation);
         Ok(())
     }
 
@@ -396,17 +409,19 @@ impl Pool {
         self.status_of(kind).lock().trouble = Some(trouble.into());
     }
 
-    /// A guest failed and is dropped: counts it and asks for another one.
-    pub(super) fn note_fault(&self, kind: Kind, fault: &CallError) {
+    /// A guest failed and is dropped: counts it and, if it was serving, asks for another one.
+    pub(super) fn note_fault(&self, kind: Kind, fault: &CallError, serving: Option<u64>) {
         let (pool, policy) = (self.name(), self.policy_name(kind));
-        tracing::warn!(pool, policy, %kind, %fault, "policy failed, native answers until it is back");
+        tracing::warn!(pool, policy, %kind, %fault, "policy failed");
         let mut status = self.status_of(kind).lock();
         status.faults += 1;
         status.serving = None;
         status.trouble = Some(fault.to_string().into());
         drop(status);
         // The supply ends after the pools' users: a closed channel means that we are stopping.
-        self.supply.send(Event::Failed { pool: self.index, kind }).ok();
+        if let Some(serial) = serving {
+            self.supply.send(Event::Failed { pool: self.index, kind, serial }).ok();
+        }
     }
 
     pub(super) fn count_bad_loads(&self, count: u64) {
@@ -437,8 +452,12 @@ impl Pool {
 
     fn vacate(&self, seat: &mut Seat, kind: Kind, fault: &CallError) -> Arc<str> {
         let why: Arc<str> = fault.reason().into();
-        *seat = Seat::Native(Arc::clone(&why));
-        self.note_fault(kind, fault);
+        let failed = std::mem::replace(seat, Seat::Native(Arc::clone(&why)));
+        let serial = match &failed {
+            Seat::Guest(guest) => Some(guest.serial),
+            Seat::Native(_) => None,
+        };
+        self.note_fault(kind, fault, serial);
         why
     }
 
@@ -466,9 +485,7 @@ fn tell(
     views: &[TargetView],
     now_ms: u64,
 ) -> Result<(), CallError> {
-    if !left.is_empty() {
-        guest.leave(left)?;
-    }
+    left.chunks(UPDATE_ROWS_MAX).try_for_each(|left| guest.leave(left))?;
     views.chunks(UPDATE_ROWS_MAX).try_for_each(|views| guest.update(now_ms, views))
 }
 

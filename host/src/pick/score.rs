@@ -24,10 +24,10 @@ const ANEW_ROWS: usize = 256;
 pub(super) struct Scorer {
     pool: Arc<Pool>,
     formula: Option<FormulaGuest>,
+    wanted: Vec<Wanted>,
     slots: HashMap<MachineId, u32>,
     targets: Vec<Option<Scored>>,
     free: Vec<u32>,
-    wanted: Vec<Wanted>,
 }
 
 /// A metric the formula wants.
@@ -57,10 +57,14 @@ enum Place {
     Nowhere,
 }
 
-/// One target on its way through a batch.
-struct Row {
-    slot: u32,
-    fresh: Fresh,
+/// Targets on their way to a load.
+#[derive(Default)]
+struct Batch {
+    rows: Vec<(u32, Fresh)>,
+    /// The rows that have every metric, by index.
+    whole: Vec<usize>,
+    /// Theirs, row-major.
+    values: Vec<f64>,
 }
 
 impl Scorer {
@@ -68,67 +72,92 @@ impl Scorer {
         Self {
             pool,
             formula: None,
+            wanted: Vec::new(),
             slots: HashMap::new(),
             targets: Vec::new(),
             free: Vec::new(),
-            wanted: Vec::new(),
         }
     }
 
     /// Takes over what changed in the fleet.
     pub(super) fn refresh(&mut self, fleet: &Fleet, changed: &[MachineId], now_ms: u64) {
         let mut left = Vec::new();
-        let mut rows = Vec::new();
-        let mut known = Vec::new();
-        let mut values = Vec::new();
+        let mut batch = Batch::default();
         for id in changed {
             match self.offered(fleet, *id) {
                 Some((machine, service)) => {
-                    let row = self.row(*id, machine, service, &mut values);
-                    if row.fresh.missing.is_empty() {
-                        known.push(rows.len());
-                    }
-                    rows.push(row);
+                    let slot = self.slot(*id);
+                    let new = || Scored { columns: Columns::default(), last_good: f64::NAN };
+                    let scored = self.targets[slot as usize].get_or_insert_with(new);
+                    batch.add(slot, machine, service, &mut scored.columns, &self.wanted);
                 }
                 None => left.extend(self.slots.remove(id)),
             }
         }
-        if rows.is_empty() && left.is_empty() {
+        if batch.rows.is_empty() && left.is_empty() {
             return;
         }
-        self.score(&mut rows, &known, &values, now_ms);
+        let columns = self.wanted.len();
+        let loads = self.formula.as_mut().map(|guest| batch.evaluate(guest, columns, now_ms));
+        let loads = loads.and_then(|loads| self.keep_or_drop(loads));
+        self.settle(&mut batch, loads.as_deref());
         self.forget(&left);
-        let fresh = rows.into_iter().map(|row| (row.slot, row.fresh)).collect();
-        self.pool.publish(&left, fresh, now_ms);
+        self.pool.publish(&left, batch.rows, now_ms);
         self.free.extend(left);
     }
 
-    /// Puts a configured formula in place, with the old one's state, and scores everything anew.
-    pub(super) fn replace(&mut self, mut formula: FormulaGuest, fleet: &Fleet, now_ms: u64) {
-        if let Some(old) = &mut self.formula {
-            let restored = old.save().and_then(|state| formula.restore(&state));
-            match restored {
-                Ok(restored) => log_restored(self.pool.policy_name(Kind::Formula), restored),
-                Err(fault) => self.pool.note_fault(Kind::Formula, &fault),
+    /// Puts a configured formula in place, with the old one's state and every load anew.
+    ///
+    /// # Errors
+    /// The new formula failed; the old one and its loads stay.
+    pub(super) fn replace(
+        &mut self,
+        mut guest: FormulaGuest,
+        fleet: &Fleet,
+        now_ms: u64,
+    ) -> Result<(), CallError> {
+        match self.formula.as_mut().map(FormulaGuest::save) {
+            Some(Ok(state)) => {
+                let restored = guest.restore(&state)?;
+                log_restored(self.pool.policy_name(Kind::Formula), restored);
             }
+            // The old one's state is lost with it; its loads serve until the new ones are there.
+            Some(Err(fault)) => {
+                self.formula = None;
+                self.pool.note_fault(Kind::Formula, &fault, None);
+            }
+            None => {}
         }
         let wanted = |metric: &MetricUse| Wanted {
             name: metric.name.as_str().into(),
             fallback: metric.fallback,
         };
-        self.wanted = formula.metrics().iter().map(wanted).collect();
-        self.formula = Some(formula);
-        for target in self.targets.iter_mut().flatten() {
-            *target = Scored { columns: Columns::default(), last_good: f64::NAN };
+        let wanted: Vec<_> = guest.metrics().iter().map(wanted).collect();
+        let mut batch = Batch::default();
+        let mut columns = Vec::new();
+        for (id, slot) in &self.slots {
+            if let Some((machine, service)) = self.offered(fleet, *id) {
+                let mut places = Columns::default();
+                batch.add(*slot, machine, service, &mut places, &wanted);
+                columns.push(places);
+            }
         }
-        let all: Vec<_> = self.slots.keys().copied().collect();
-        for some in all.chunks(ANEW_ROWS) {
-            self.refresh(fleet, some, now_ms);
+        let loads = batch.evaluate(&mut guest, wanted.len(), now_ms)?;
+        for ((slot, _), columns) in batch.rows.iter().zip(columns) {
+            self.targets[*slot as usize] = Some(Scored { columns, last_good: f64::NAN });
         }
-        // Said when it holds: every load is the new formula's now, unless it failed on the way.
-        if let Some(formula) = &self.formula {
-            self.pool.note_serving(Kind::Formula, formula.generation);
+        let generation = guest.generation;
+        self.wanted = wanted;
+        self.formula = Some(guest);
+        self.settle(&mut batch, Some(&loads));
+        let mut rows = batch.rows;
+        while !rows.is_empty() {
+            let rest = rows.split_off(rows.len().min(ANEW_ROWS));
+            self.pool.publish(&[], rows, now_ms);
+            rows = rest;
         }
+        self.pool.note_serving(Kind::Formula, generation);
+        Ok(())
     }
 
     /// The machine and its service of this pool, if it is in the pool now.
@@ -139,26 +168,70 @@ impl Scorer {
         Some((machine, service))
     }
 
-    /// Gives the target a slot and gathers its metrics; `values` grows only if none is missing.
-    fn row(
-        &mut self,
-        id: MachineId,
-        machine: &Machine,
-        service: &Offered,
-        values: &mut Vec<f64>,
-    ) -> Row {
-        let slot = *self.slots.entry(id).or_insert_with(|| {
+    /// The target's slot; a free one if it is new.
+    fn slot(&mut self, id: MachineId) -> u32 {
+        *self.slots.entry(id).or_insert_with(|| {
             self.free.pop().unwrap_or_else(|| {
                 self.targets.push(None);
                 u32::try_from(self.targets.len() - 1).unwrap_or(u32::MAX)
             })
-        });
-        let scored = self.targets[slot as usize]
-            .get_or_insert_with(|| Scored { columns: Columns::default(), last_good: f64::NAN });
-        scored.columns.find(machine, service, &self.wanted);
-        let start = values.len();
+        })
+    }
+
+    /// Writes the loads into the rows that have all metrics: the given one if it is good, else the
+    /// target's last good one.
+    fn settle(&mut self, batch: &mut Batch, loads: Option<&[f64]>) {
+        let mut bad = 0;
+        for (place, index) in batch.whole.iter().enumerate() {
+            let (slot, fresh) = &mut batch.rows[*index];
+            let Some(Some(scored)) = self.targets.get_mut(*slot as usize) else { continue };
+            match loads.map(|loads| loads[place]) {
+                // Minus zero becomes zero.
+                Some(load) if load.is_finite() && load >= 0.0 => scored.last_good = load + 0.0,
+                Some(_) => bad += 1,
+                None => {} // no formula now
+            }
+            fresh.load = scored.last_good;
+        }
+        self.pool.count_bad_loads(bad);
+    }
+
+    fn forget(&mut self, left: &[u32]) {
+        for slot in left {
+            self.targets[*slot as usize] = None;
+        }
+        if let Some(guest) = self.formula.as_mut() {
+            let heard = left.chunks(ROWS_MAX).try_for_each(|left| guest.leave(left));
+            self.keep_or_drop(heard);
+        }
+    }
+
+    fn keep_or_drop<T>(&mut self, answer: Result<T, CallError>) -> Option<T> {
+        match answer {
+            Ok(answer) => Some(answer),
+            Err(fault) => {
+                let failed = self.formula.take().map(|guest| guest.serial);
+                self.pool.note_fault(Kind::Formula, &fault, failed);
+                None
+            }
+        }
+    }
+}
+
+impl Batch {
+    /// Gathers a target's metrics.
+    fn add(
+        &mut self,
+        slot: u32,
+        machine: &Machine,
+        service: &Offered,
+        columns: &mut Columns,
+        wanted: &[Wanted],
+    ) {
+        columns.find(machine, service, wanted);
+        let start = self.values.len();
         let mut missing = Vec::new();
-        for (place, wanted) in scored.columns.places.iter().zip(&self.wanted) {
+        for (place, wanted) in columns.places.iter().zip(wanted) {
             let reported = match *place {
                 Place::Machine(column) => machine.metrics.values.get(column),
                 Place::Service(column) => service.metrics.values.get(column),
@@ -166,75 +239,45 @@ impl Scorer {
             };
             let reported = reported.copied().filter(|value| value.is_finite());
             match reported.or(wanted.fallback) {
-                Some(value) => values.push(value),
+                Some(value) => self.values.push(value),
                 None => missing.push(Arc::clone(&wanted.name)),
             }
         }
-        if !missing.is_empty() {
-            values.truncate(start);
+        if missing.is_empty() {
+            self.whole.push(self.rows.len());
+        } else {
+            self.values.truncate(start);
         }
         let fresh = Fresh {
             machine: Arc::clone(&machine.name),
             address: machine.address_of(service),
             load: f64::NAN,
-            weight: machine.weight * service.weight,
+            // Two good weights can make none.
+            weight: (machine.weight * service.weight).clamp(f64::MIN_POSITIVE, f64::MAX),
             in_flight: service.in_flight,
             eligible: machine.takes_work(),
             captured_ms: machine.captured_ms,
             missing,
         };
-        Row { slot, fresh }
+        self.rows.push((slot, fresh));
     }
 
-    /// Writes the loads of the rows that have all metrics.
-    fn score(&mut self, rows: &mut [Row], known: &[usize], values: &[f64], now_ms: u64) {
-        let columns = self.wanted.len();
-        for (batch, known) in known.chunks(ROWS_MAX).enumerate() {
-            let slots: Vec<_> = known.iter().map(|index| rows[*index].slot).collect();
-            let start = batch * ROWS_MAX * columns;
-            let values = &values[start..start + known.len() * columns];
-            let loads = self.evaluate(now_ms, &slots, values);
-            let mut bad = 0;
-            for (place, index) in known.iter().enumerate() {
-                let Some(Some(scored)) = self.targets.get_mut(rows[*index].slot as usize) else {
-                    continue;
-                };
-                match loads.as_ref().map(|loads| loads[place]) {
-                    Some(load) if load.is_finite() && load >= 0.0 => scored.last_good = load + 0.0,
-                    Some(_) => bad += 1,
-                    None => {} // no formula now
-                }
-                rows[*index].fresh.load = scored.last_good;
-            }
-            self.pool.count_bad_loads(bad);
+    /// A load, good or bad, for each row that has every metric.
+    fn evaluate(
+        &self,
+        guest: &mut FormulaGuest,
+        columns: usize,
+        now_ms: u64,
+    ) -> Result<Vec<f64>, CallError> {
+        let mut loads = Vec::with_capacity(self.whole.len());
+        let mut values = &*self.values;
+        for whole in self.whole.chunks(ROWS_MAX) {
+            let slots: Vec<_> = whole.iter().map(|index| self.rows[*index].0).collect();
+            let (now, later) = values.split_at(whole.len() * columns);
+            loads.extend(guest.evaluate(now_ms, &slots, now)?);
+            values = later;
         }
-    }
-
-    /// One guest call; `None`: no formula runs, or it failed just now.
-    fn evaluate(&mut self, now_ms: u64, slots: &[u32], values: &[f64]) -> Option<Vec<f64>> {
-        let loads = self.formula.as_mut()?.evaluate(now_ms, slots, values);
-        self.keep_or_drop(loads)
-    }
-
-    fn forget(&mut self, left: &[u32]) {
-        for slot in left {
-            self.targets[*slot as usize] = None;
-        }
-        if let Some(formula) = self.formula.as_mut()
-            && !left.is_empty()
-        {
-            let heard = formula.leave(left);
-            self.keep_or_drop(heard);
-        }
-    }
-
-    fn keep_or_drop<T>(&mut self, answer: Result<T, CallError>) -> Option<T> {
-        answer
-            .map_err(|fault| {
-                self.formula = None;
-                self.pool.note_fault(Kind::Formula, &fault);
-            })
-            .ok()
+        Ok(loads)
     }
 }
 

@@ -1,14 +1,16 @@
 //! Keeps every pool supplied with guests of the newest good generation.
 //!
 //! In: "look at the folder", "this guest failed". Out: guests that were started, configured and
-//! tried, swapped in while requests go on. One thread, with a stack for the compiler. Invariants: a
-//! generation that does not start changes nothing and is not tried again until the file changes; a
-//! guest that failed is rebuilt from the same generation after a jittered, doubling back-off.
+//! tried, swapped in while requests go on. One thread. Invariants: a generation that does not start
+//! changes nothing and is not tried again until the file changes, unless the machine was short of
+//! something; a guest that failed is rebuilt from the last good generation after a jittered, doubling
+//! back-off; what else happens in the folder never keeps a change from being seen.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -30,6 +32,8 @@ const SETTLE: Duration = Duration::from_millis(100);
 const RESCAN: Duration = Duration::from_secs(2);
 /// First and longest wait before a failed guest is rebuilt.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// Times that a generation which never served is started again, when the machine was at fault.
+const RETRIES_MAX: u32 = 5;
 /// A guest that served this long starts again with the first wait.
 const CALM: Duration = Duration::from_secs(60);
 /// Picks of a trial: every fourth with few candidates.
@@ -46,6 +50,8 @@ pub enum Event {
         pool: usize,
         /// Which of its two.
         kind: Kind,
+        /// Of the guest.
+        serial: u64,
     },
     /// End.
     Stop,
@@ -58,7 +64,8 @@ pub type Board = Arc<Mutex<Arc<BTreeMap<Arc<str>, Entry>>>>;
 pub struct Supply {
     library: Library,
     folder: PathBuf,
-    watch: Option<Watch>,
+    /// With what tells the watched folder from another one of its name.
+    watch: Option<(Watch, (u64, u64))>,
     pools: Vec<Arc<Pool>>,
     /// Formula and strategy of each pool.
     seats: Vec<[Seat; 2]>,
@@ -72,12 +79,14 @@ pub struct Supply {
 /// What is known of one pool's formula or strategy.
 #[derive(Default)]
 struct Seat {
-    /// The generation last tried, good or bad.
+    /// The newest generation tried, good or bad.
     tried: Option<Generation>,
     /// The last good one, to rebuild from.
     good: Option<Arc<Module>>,
-    /// When a failed guest is rebuilt.
-    rebuild: Option<Instant>,
+    /// The guest that was seated last.
+    serial: u64,
+    /// What is started again, and when.
+    again: Option<(Instant, Arc<Module>)>,
     failures: u32,
     seated: Option<Instant>,
 }
@@ -117,44 +126,57 @@ impl Supply {
     /// Works until told to stop.
     pub fn run(mut self) {
         let mut next_look = Instant::now() + RESCAN;
+        let mut look_by = None; // however many changes follow the first one
         loop {
-            let rebuilds = self.seats.iter().flatten().filter_map(|seat| seat.rebuild);
-            let due = rebuilds.fold(next_look, Instant::min);
+            let again = self.seats.iter().flatten().filter_map(|seat| seat.again.as_ref());
+            let due = again.map(|(at, _)| *at).fold(next_look, Instant::min);
             match self.events.1.recv_timeout(due.saturating_duration_since(Instant::now())) {
-                Ok(Event::Look) => next_look = Instant::now() + SETTLE,
-                Ok(Event::Failed { pool, kind }) => {
-                    self.seats[pool][index(kind)].failed(Instant::now());
-                    self.changed();
+                Ok(Event::Look) => {
+                    let now = Instant::now();
+                    next_look = (now + SETTLE).min(*look_by.get_or_insert(now + RESCAN));
                 }
+                Ok(Event::Failed { pool, kind, serial }) => self.failed(pool, kind, serial),
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
             }
             if Instant::now() >= next_look {
-                next_look = Instant::now() + RESCAN;
+                look_by = None;
                 self.rewatch();
                 if self.library.rescan() {
                     self.supply();
                 }
+                next_look = Instant::now() + RESCAN;
             }
-            self.rebuild();
+            self.start_again();
         }
     }
 
-    /// Watches the folder, if that is possible now.
+    /// A pool's guest failed; nothing to do if it is not the one that was seated last.
+    fn failed(&mut self, pool: usize, kind: Kind, serial: u64) {
+        let seat = &mut self.seats[pool][index(kind)];
+        if let Some(good) = seat.good.clone().filter(|_| seat.serial == serial) {
+            seat.start_again(Instant::now(), good);
+        }
+        self.changed();
+    }
+
+    /// Watches the folder, if that is possible now and it is not the one that is watched.
     fn rewatch(&mut self) {
-        // A folder that was removed and made again is another folder: the watch is set anew when
-        // there was none or its folder is gone.
-        if self.watch.is_some() && self.folder.is_dir() {
+        let about = std::fs::metadata(&self.folder).ok().filter(std::fs::Metadata::is_dir);
+        let Some(folder) = about.map(|about| (about.dev(), about.ino())) else {
+            self.watch = None;
+            return;
+        };
+        if self.watch.as_ref().is_some_and(|(_, watched)| *watched == folder) {
             return;
         }
         let events = self.events.0.clone();
         // The receiver lives as long as this thread: a send that fails has nobody to tell.
         let look = move || events.send(Event::Look).unwrap_or_default();
-        self.watch = Watch::start(&self.folder, look)
-            .inspect_err(|error| {
-                tracing::debug!(folder = %self.folder.display(), %error, "no watch, looking every {RESCAN:?}");
-            })
-            .ok();
+        let started = Watch::start(&self.folder, look).inspect_err(|error| {
+            tracing::debug!(folder = %self.folder.display(), %error, "no watch, looking every {RESCAN:?}");
+        });
+        self.watch = started.ok().map(|watch| (watch, folder));
     }
 
     /// Gives every pool the newest generation that it has not tried.
@@ -166,7 +188,11 @@ impl Supply {
                     None => self.pools[pool].note_trouble(kind, &self.no_policy(&name)),
                     Some(module)
                         if self.seats[pool][index(kind)].tried == Some(module.generation) => {}
-                    Some(module) => self.seat(pool, kind, &module),
+                    Some(module) => {
+                        self.seats[pool][index(kind)].tried = Some(module.generation);
+                        self.seats[pool][index(kind)].failures = 0;
+                        self.seat(pool, kind, &module);
+                    }
                 }
             }
         }
@@ -182,15 +208,13 @@ impl Supply {
         format!("there is no policy {name}: drop {name}.wasm or {name}.formula into {folder}")
     }
 
-    fn rebuild(&mut self) {
+    /// Starts what is due again.
+    fn start_again(&mut self) {
         for pool in 0..self.pools.len() {
             for kind in [Kind::Formula, Kind::Strategy] {
-                let seat = &mut self.seats[pool][index(kind)];
-                if seat.rebuild.is_some_and(|at| at <= Instant::now()) {
-                    seat.rebuild = None;
-                    if let Some(module) = seat.good.clone() {
-                        self.seat(pool, kind, &module);
-                    }
+                let again = &mut self.seats[pool][index(kind)].again;
+                if let Some((_, module)) = again.take_if(|(at, _)| *at <= Instant::now()) {
+                    self.seat(pool, kind, &module);
                     self.changed();
                 }
             }
@@ -199,8 +223,6 @@ impl Supply {
 
     /// Starts, tries and seats a guest of this module.
     fn seat(&mut self, pool: usize, kind: Kind, module: &Arc<Module>) {
-        let seat = &mut self.seats[pool][index(kind)];
-        seat.tried = Some(module.generation);
         let seated = match kind {
             Kind::Formula => self.seat_formula(pool, module),
             Kind::Strategy => self.seat_strategy(pool, module),
@@ -209,39 +231,45 @@ impl Supply {
         let (policy, generation) = (self.pools[pool].policy_name(kind), module.generation);
         let pool = &self.pools[pool];
         match seated {
-            Ok(()) => {
+            Ok(serial) => {
                 tracing::info!(pool = pool.name(), policy, %kind, %generation, "policy serves");
                 seat.good = Some(Arc::clone(module));
-                seat.rebuild = None;
+                seat.serial = serial;
+                seat.again = None;
                 seat.seated = Some(Instant::now());
             }
             Err(error) => {
                 let kept = pool.status(kind).serving.map_or("none".to_owned(), |g| g.to_string());
                 tracing::warn!(pool = pool.name(), policy, %kind, %generation, %error, kept, "policy not used");
                 pool.note_trouble(kind, &format!("generation {generation} is not used: {error}"));
-                // The good generation was being rebuilt: go on trying, ever more rarely.
+                // A good generation that fails now may work again; any other only if it was the
+                // machine's fault, and not for ever.
                 let was_good = seat.good.as_ref().is_some_and(|good| good.generation == generation);
-                if was_good && pool.status(kind).serving.is_none() {
-                    seat.failed(Instant::now());
+                if was_good || (error.may_pass() && seat.failures < RETRIES_MAX) {
+                    seat.start_again(Instant::now(), Arc::clone(module));
                 }
             }
         }
     }
 
-    fn seat_formula(&mut self, pool: usize, module: &Module) -> Result<(), StartError> {
+    /// The serial number of the guest that serves now.
+    fn seat_formula(&mut self, pool: usize, module: &Module) -> Result<u64, StartError> {
         let config = &self.pools[pool].config;
         let (name, settings) = (Arc::from(&*config.formula), config.formula_settings.to_string());
         let start = || FormulaGuest::start(self.library.engine(), &name, module, &settings);
         try_formula(&mut start()?)?;
         let guest = Box::new(start()?);
-        // The intake ends after us only if it panicked; its fleet is frozen then anyway.
-        if self.intake.send(intake::Event::Formula { pool, guest }).is_err() {
-            tracing::error!("the intake has ended: formulas cannot be replaced");
+        let serial = guest.serial;
+        let (done, wait) = mpsc::channel();
+        // An intake that has ended drops `done`: both ways of losing it read as one.
+        self.intake.send(intake::Event::Formula { pool, guest, done }).ok();
+        match wait.recv() {
+            Ok(replaced) => replaced.map(|()| serial).map_err(StartError::from),
+            Err(_) => Err(StartError::NoIntake),
         }
-        Ok(())
     }
 
-    fn seat_strategy(&mut self, pool: usize, module: &Module) -> Result<(), StartError> {
+    fn seat_strategy(&mut self, pool: usize, module: &Module) -> Result<u64, StartError> {
         let config = &self.pools[pool].config;
         let (name, settings) = (Arc::from(&*config.strategy), config.strategy_settings.to_string());
         let start = || {
@@ -249,7 +277,10 @@ impl Supply {
             StrategyGuest::start(self.library.engine(), &name, module, &settings, seed)
         };
         try_strategy(&mut start()?)?;
-        Ok(self.pools[pool].seat_strategy(start()?, self.clock.now_ms())?)
+        let guest = start()?;
+        let serial = guest.serial;
+        self.pools[pool].seat_strategy(guest, self.clock.now_ms())?;
+        Ok(serial)
     }
 
     fn changed(&self) {
@@ -259,16 +290,16 @@ impl Supply {
 }
 
 impl Seat {
-    /// Sets the time of the next rebuild.
-    fn failed(&mut self, now: Instant) {
-        if self.seated.is_some_and(|at| now.duration_since(at) > CALM) {
+    /// Sets the time at which this module is started again.
+    fn start_again(&mut self, now: Instant, module: Arc<Module>) {
+        if self.seated.take().is_some_and(|at| now.duration_since(at) > CALM) {
             self.failures = 0;
         }
         let (first, longest) = BACK_OFF;
         let wait = first.saturating_mul(1 << self.failures.min(16)).min(longest);
-        self.failures += 1;
+        self.failures = self.failures.saturating_add(1);
         // A quarter more or less: pools that failed together do not come back together.
-        self.rebuild = Some(now + wait.mul_f64(0.75 + fastrand::f64() / 2.0));
+        self.again = Some((now + wait.mul_f64(0.75 + fastrand::f64() / 2.0), module));
     }
 }
 

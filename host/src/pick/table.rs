@@ -5,13 +5,13 @@
 //! another target; `version` grows with every change, so that a guest fed from a snapshot can be
 //! brought up to date. Pure: time comes in as milliseconds.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::policy::guest::TargetView;
 
-/// Groups of picks kept a target; beyond, the oldest two become one.
-const PICK_GROUPS_MAX: usize = 64;
+/// Groups of one size that a target's picks are kept in.
+const GROUPS_OF_SIZE_MAX: usize = 8;
 
 /// What is written to a row.
 #[derive(Debug, Clone)]
@@ -50,6 +50,7 @@ pub(super) struct Fed {
 #[derive(Debug, Default)]
 pub(super) struct Table {
     rows: Vec<Option<Row>>,
+    by_machine: HashMap<Arc<str>, u32>,
     version: u64,
     eligible: usize,
 }
@@ -71,7 +72,13 @@ impl Table {
                 row.version = version;
                 row.picks.forget_before(captured_ms);
             }
-            row => *row = Some(Row { fresh, picks: Picks::default(), born: version, version }),
+            row => {
+                if let Some(old) = row {
+                    self.by_machine.remove(&old.fresh.machine);
+                }
+                self.by_machine.insert(Arc::clone(&fresh.machine), slot);
+                *row = Some(Row { fresh, picks: Picks::default(), born: version, version });
+            }
         }
     }
 
@@ -79,7 +86,13 @@ impl Table {
         self.version += 1;
         if let Some(row) = self.rows.get_mut(slot as usize).and_then(Option::take) {
             self.eligible -= usize::from(row.fresh.eligible);
+            self.by_machine.remove(&row.fresh.machine);
         }
+    }
+
+    /// The slots of these machines, where they are in the pool.
+    pub(super) fn slots_of(&self, machines: &[String]) -> HashSet<u32> {
+        machines.iter().filter_map(|machine| self.by_machine.get(&**machine).copied()).collect()
     }
 
     pub(super) fn get(&self, slot: u32) -> Option<&Row> {
@@ -147,35 +160,39 @@ impl Row {
     }
 }
 
-/// When a target was picked, in groups of one millisecond or more.
+/// When a target was picked: an exponential histogram (Datar, Gionis, Indyk and Motwani 2002).
+///
+/// Groups hold 1, 2, 4, … picks, oldest and largest first, at most [`GROUPS_OF_SIZE_MAX`] of a size;
+/// so the number of picks after any time is known to within an eighth, in little memory.
 #[derive(Debug, Clone, Default)]
 struct Picks {
-    groups: VecDeque<(u64, u32)>,
+    /// Time of the group's last pick, and how many.
+    groups: Vec<(u64, u32)>,
     total: u32,
 }
 
 impl Picks {
     fn count(&mut self, now_ms: u64) {
         self.total = self.total.saturating_add(1);
-        match self.groups.back_mut() {
-            Some((ms, count)) if *ms >= now_ms => *count = count.saturating_add(1),
-            _ => self.groups.push_back((now_ms, 1)),
-        }
-        if self.groups.len() > PICK_GROUPS_MAX
-            && let Some((_, oldest)) = self.groups.pop_front()
-            && let Some((_, next)) = self.groups.front_mut()
-        {
-            *next = next.saturating_add(oldest); // kept for longer, never lost
+        self.groups.push((now_ms, 1));
+        let (mut size, mut end) = (1_u32, self.groups.len());
+        loop {
+            let other = self.groups[..end].iter().rposition(|(_, picks)| *picks != size);
+            let start = other.map_or(0, |other| other + 1);
+            if end - start <= GROUPS_OF_SIZE_MAX {
+                return;
+            }
+            // The two oldest of this size become one of the next.
+            size = size.saturating_mul(2);
+            self.groups.remove(start);
+            self.groups[start].1 = size;
+            end = start + 1;
         }
     }
 
     fn forget_before(&mut self, captured_ms: u64) {
-        while let Some((ms, count)) = self.groups.front()
-            && *ms <= captured_ms
-        {
-            self.total = self.total.saturating_sub(*count);
-            self.groups.pop_front();
-        }
+        self.groups.retain(|(ms, _)| *ms > captured_ms);
+        self.total = self.groups.iter().fold(0, |sum, (_, picks)| sum.saturating_add(*picks));
     }
 }
 
@@ -216,8 +233,23 @@ mod tests {
         table.put(0, fresh("a", 0));
         (1..=10_000).for_each(|now_ms| table.count_pick(0, now_ms));
         assert_eq!(table.get(0).map(Row::picks), Some(10_000));
-        table.put(0, fresh("a", 9_990));
-        assert_eq!(table.get(0).map(Row::picks), Some(10));
+        table.put(0, fresh("a", 9_000));
+        let left = table.get(0).map_or(0, Row::picks);
+        assert!((1_000..1_125).contains(&left), "{left}: a thousand, and at most an eighth more");
+    }
+
+    #[test]
+    fn late_reports_under_steady_picks_do_not_add_up() {
+        let mut table = Table::default();
+        table.put(0, fresh("a", 0));
+        for now_ms in 1..=20_000 {
+            table.count_pick(0, now_ms);
+            if now_ms % 1_000 == 0 {
+                table.put(0, fresh("a", now_ms - 200));
+                let left = table.get(0).map_or(0, Row::picks);
+                assert!((200..225).contains(&left), "{left} at {now_ms}");
+            }
+        }
     }
 
     #[test]

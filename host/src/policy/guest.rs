@@ -5,6 +5,7 @@
 //! and `failed` makes sure of it). The host trusts nothing that comes back.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use wasmtime::component::{Component, HasSelf, Linker};
@@ -12,6 +13,7 @@ use wasmtime::{ResourceLimiter, Store, Trap};
 
 use super::engine::{Limits, PolicyEngine, ticks};
 use super::module::{Generation, Kind, Module, Pre};
+use crate::report::is_name;
 
 #[allow(missing_docs, reason = "generated from the contract, which is documented there")]
 mod formula_world {
@@ -33,6 +35,8 @@ const LOG_LINE_BYTES_MAX: usize = 1_024;
 /// Log lines of a guest in one [`LOG_WINDOW`]; more are counted and dropped.
 const LOG_LINES_MAX: u32 = 20;
 const LOG_WINDOW: Duration = Duration::from_secs(10);
+/// A settings schema at most, in bytes; what is longer is shown cut.
+const SCHEMA_BYTES_MAX: usize = 64 << 10;
 /// Metrics that a formula may want: bounds what a batch can cost.
 const METRICS_MAX: usize = 256;
 /// Tables, memories and instances of one guest: a policy needs a handful.
@@ -114,6 +118,21 @@ pub enum StartError {
     /// A call failed.
     #[error(transparent)]
     Call(#[from] CallError),
+    /// The thread that scores has ended.
+    #[error("nothing scores any more: the thread for reports has ended")]
+    NoIntake,
+}
+
+impl StartError {
+    /// Whether the same module may start another time: the machine was short of something.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Call(CallError::Deadline { .. }) => true,
+            Self::Call(CallError::Trap { call, .. }) => *call == "instantiate",
+            _ => false,
+        }
+    }
 }
 
 /// What a policy says of itself.
@@ -131,6 +150,10 @@ pub struct Description {
 struct State {
     name: Arc<str>,
     memory_bytes_max: usize,
+    /// Of all its memories together.
+    memory_bytes: usize,
+    /// What the last growth asked for; given back if it fails.
+    memory_growth: usize,
     memory_denied: bool,
     log_window: Instant,
     log_lines: u32,
@@ -139,13 +162,25 @@ struct State {
 impl ResourceLimiter for State {
     fn memory_growing(
         &mut self,
-        _current: usize,
+        current: usize,
         desired: usize,
         _maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        let fits = desired <= self.memory_bytes_max;
+        self.memory_growth = desired.saturating_sub(current);
+        let total = self.memory_bytes.saturating_add(self.memory_growth);
+        let fits = total <= self.memory_bytes_max;
+        if fits {
+            self.memory_bytes = total;
+        }
         self.memory_denied |= !fits;
         Ok(fits)
+    }
+
+    fn memory_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
+        if !self.memory_denied {
+            self.memory_bytes = self.memory_bytes.saturating_sub(self.memory_growth);
+        }
+        Ok(())
     }
 
     fn table_growing(
@@ -261,6 +296,8 @@ impl Room {
         let state = State {
             name: Arc::clone(name),
             memory_bytes_max: engine.limits.memory_bytes,
+            memory_bytes: 0,
+            memory_growth: 0,
             memory_denied: false,
             log_window: Instant::now(),
             log_lines: 0,
@@ -283,6 +320,7 @@ impl Room {
             let reason = "an earlier call failed".to_owned();
             return Err(CallError::Trap { call, reason });
         }
+        self.store.data_mut().memory_denied = false;
         self.store.set_epoch_deadline(budget.ticks);
         let result = run(&mut self.store);
         result.map_err(|error| {
@@ -317,6 +355,8 @@ impl Room {
 pub struct FormulaGuest {
     /// Which version runs.
     pub generation: Generation,
+    /// Tells this guest from every other of this process.
+    pub serial: u64,
     /// What it says of itself.
     pub description: Description,
     metrics: Vec<MetricUse>,
@@ -346,7 +386,7 @@ impl FormulaGuest {
         let description = Description {
             name: printable(&info.name),
             version: printable(&info.version),
-            settings_schema: info.settings_schema,
+            settings_schema: cut(info.settings_schema, SCHEMA_BYTES_MAX),
         };
         room.call("configure", budget, |store| guest.call_configure(store, settings))?.map_err(
             |reason| StartError::Settings { name: Arc::clone(name), reason: printable(&reason) },
@@ -356,7 +396,12 @@ impl FormulaGuest {
             let what = format!("{} metrics, {METRICS_MAX} are allowed", metrics.len());
             return Err(room.nonsense("metrics", what).into());
         }
-        Ok(Self { generation: module.generation, description, metrics, world, room })
+        if let Some(bad) = metrics.iter().find(|metric| !is_name(&metric.name)) {
+            let what = format!("{:?} is no metric's name", printable(&bad.name));
+            return Err(room.nonsense("metrics", what).into());
+        }
+        let (generation, serial) = (module.generation, next_serial());
+        Ok(Self { generation, serial, description, metrics, world, room })
     }
 
     /// The columns of [`evaluate`](Self::evaluate).
@@ -419,6 +464,8 @@ impl FormulaGuest {
 pub struct StrategyGuest {
     /// Which version runs.
     pub generation: Generation,
+    /// Tells this guest from every other of this process.
+    pub serial: u64,
     /// What it says of itself.
     pub description: Description,
     world: StrategyPolicy,
@@ -448,14 +495,15 @@ impl StrategyGuest {
         let description = Description {
             name: printable(&info.name),
             version: printable(&info.version),
-            settings_schema: info.settings_schema,
+            settings_schema: cut(info.settings_schema, SCHEMA_BYTES_MAX),
         };
         room.call("configure", budget, |store| guest.call_configure(store, settings, seed))?
             .map_err(|reason| StartError::Settings {
                 name: Arc::clone(name),
                 reason: printable(&reason),
             })?;
-        Ok(Self { generation: module.generation, description, world, room })
+        let (generation, serial) = (module.generation, next_serial());
+        Ok(Self { generation, serial, description, world, room })
     }
 
     /// New or changed targets.
@@ -525,8 +573,21 @@ impl StrategyGuest {
     }
 }
 
+fn next_serial() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 fn wrong_kind(name: &Arc<str>, module: &Module, wanted: Kind) -> StartError {
     StartError::Kind { name: Arc::clone(name), found: module.kind(), wanted }
+}
+
+/// The beginning of a text that may be too long.
+fn cut(mut text: String, max: usize) -> String {
+    if text.len() > max {
+        text.truncate(text.floor_char_boundary(max));
+    }
+    text
 }
 
 /// A guest's words, cut and with control characters escaped: they cannot forge a log line.

@@ -64,7 +64,8 @@ pub struct Library {
     entries: BTreeMap<Arc<str>, Entry>,
     /// Last content seen of each file, good or bad.
     seen: BTreeMap<PathBuf, Option<Generation>>,
-    folder_missing: bool,
+    /// What is wrong with the folder was said.
+    complained: bool,
 }
 
 impl Library {
@@ -79,7 +80,7 @@ impl Library {
             folder,
             entries: BTreeMap::from_iter(BUILTIN.iter().map(built_in)),
             seen: BTreeMap::new(),
-            folder_missing: false,
+            complained: false,
         }
     }
 
@@ -106,7 +107,7 @@ impl Library {
 
     /// Looks at the folder; true when any entry changed.
     pub fn rescan(&mut self) -> bool {
-        let files = self.files();
+        let Some(files) = self.files() else { return false };
         let mut changed = false;
         let removed: Vec<_> =
             self.seen.keys().filter(|path| !files.contains_key(*path)).cloned().collect();
@@ -120,31 +121,33 @@ impl Library {
         changed
     }
 
-    /// The policy files by path; the first of two files with one name counts.
-    fn files(&mut self) -> BTreeMap<PathBuf, Arc<str>> {
-        let mut files = BTreeMap::new();
-        let listed = match fs::read_dir(&self.folder) {
-            Ok(listed) => listed,
-            Err(error) => {
-                if !self.folder_missing {
-                    self.folder_missing = true;
-                    let folder = self.folder.display();
-                    if error.kind() == ErrorKind::NotFound {
-                        tracing::info!(%folder, "no policies folder yet; the built-in policies serve");
-                    } else {
-                        tracing::error!(%folder, %error, "cannot list the policies folder");
-                    }
+    /// The policy files by path; `None` when the folder cannot be listed now, which says nothing
+    /// about what is in it.
+    fn files(&mut self) -> Option<BTreeMap<PathBuf, Arc<str>>> {
+        let listed = fs::read_dir(&self.folder).and_then(|entries| {
+            entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>, _>>()
+        });
+        let folder = self.folder.display();
+        let paths = match listed {
+            Ok(paths) => paths,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                if !self.complained {
+                    tracing::info!(%folder, "no policies folder yet; the built-in policies serve");
                 }
-                return files;
+                self.complained = true;
+                return Some(BTreeMap::new());
+            }
+            Err(error) => {
+                if !self.complained {
+                    tracing::error!(%folder, %error, "cannot list the policies folder, nothing changes");
+                }
+                self.complained = true;
+                return None;
             }
         };
-        self.folder_missing = false;
-        for path in listed.filter_map(|entry| Some(entry.ok()?.path())) {
-            if let Some(name) = policy_name(&path) {
-                files.insert(path, name);
-            }
-        }
-        files
+        self.complained = false;
+        let named = |path: PathBuf| policy_name(&path).map(|name| (path, name));
+        Some(paths.into_iter().filter_map(named).collect())
     }
 
     /// Loads a file if its content is new.
@@ -206,10 +209,15 @@ impl Library {
         tracing::info!(policy = %name, kind = %module.kind(), %generation, ?load_time, "policy loaded");
         entry.previous = entry.module.as_ref().map(|module| module.generation);
         entry.module = Some(Arc::new(module));
-        entry.origin = Some(origin);
+        let origin_path = match &origin {
+            Origin::File(path) => Some(path),
+            Origin::BuiltIn => None,
+        };
         entry.load_time = load_time;
         entry.loads += 1;
-        entry.refused = None;
+        let is_this = |refused: &mut Refused| origin_path == Some(&refused.path);
+        entry.refused.take_if(is_this);
+        entry.origin = Some(origin);
     }
 
     fn refuse(

@@ -5,6 +5,8 @@
 //! files are read into memory and never mapped, and a compiler that panics is a refused module.
 
 use std::fmt;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use wasmparser::{Parser, Payload, ValidPayload, Validator, WasmFeatures};
@@ -22,6 +24,8 @@ const PACKAGE: &str = "loadline:policy/";
 const CONTRACT: u64 = 1;
 /// Stack of the thread that compiles: nested code needs more than the usual one.
 const COMPILER_STACK_BYTES: usize = 16 << 20;
+/// Time that one file may take to check and compile.
+const LOAD_TIME_MAX: Duration = Duration::from_secs(30);
 /// How far the compiler stands back for threads that serve.
 const COMPILER_NICE: i32 = 10;
 /// How to build a module that carries the contract.
@@ -172,7 +176,13 @@ impl Module {
     /// # Errors
     /// The first check that failed.
     pub fn from_wasm(engine: &PolicyEngine, bytes: &[u8]) -> Result<Self, ModuleError> {
-        Self::new(engine, bytes, Generation::of(bytes))
+        if bytes.len() > engine.limits.file_bytes {
+            return Err(ModuleError::TooLong { max: engine.limits.file_bytes });
+        }
+        let generation = Generation::of(bytes);
+        let (engine, bytes) = (engine.clone(), bytes.to_owned());
+        let pre = on_compiler_thread(move || build(&engine, &bytes))?;
+        Ok(Self { generation, pre })
     }
 
     /// Compiles a `.formula` file's text.
@@ -180,8 +190,10 @@ impl Module {
     /// # Errors
     /// Where the text is wrong.
     pub fn from_text(engine: &PolicyEngine, text: &str) -> Result<Self, ModuleError> {
-        let core = super::text::compile(text)?;
-        Self::new(engine, &core, Generation::of(text.as_bytes()))
+        let generation = Generation::of(text.as_bytes());
+        let (engine, text) = (engine.clone(), text.to_owned());
+        let pre = on_compiler_thread(move || build(&engine, &super::text::compile(&text)?))?;
+        Ok(Self { generation, pre })
     }
 
     /// What it decides.
@@ -191,18 +203,6 @@ impl Module {
             Pre::Formula(_) => Kind::Formula,
             Pre::Strategy(_) => Kind::Strategy,
         }
-    }
-
-    fn new(
-        engine: &PolicyEngine,
-        bytes: &[u8],
-        generation: Generation,
-    ) -> Result<Self, ModuleError> {
-        if bytes.len() > engine.limits.file_bytes {
-            return Err(ModuleError::TooLong { max: engine.limits.file_bytes });
-        }
-        let pre = on_compiler_thread(|| build(engine, bytes))?;
-        Ok(Self { generation, pre })
     }
 }
 
@@ -237,30 +237,38 @@ fn build(engine: &PolicyEngine, bytes: &[u8]) -> Result<Pre, ModuleError> {
     })
 }
 
-/// Runs the compiler where it cannot hurt: with a large stack, behind everything that serves, and
-/// with a panic turned into an error, because the bytes are untrusted.
-fn on_compiler_thread<T: Send>(
-    build: impl FnOnce() -> Result<T, ModuleError> + Send,
+/// Runs the compiler where it cannot hurt: with a large stack, behind everything that serves, given
+/// up after [`LOAD_TIME_MAX`], and with a panic turned into an error, because the bytes are untrusted.
+fn on_compiler_thread<T: Send + 'static>(
+    build: impl FnOnce() -> Result<T, ModuleError> + Send + 'static,
 ) -> Result<T, ModuleError> {
     let compile = |reason: String| ModuleError::Compile { reason };
-    std::thread::scope(|scope| {
-        let compiler = std::thread::Builder::new()
-            .name("loadline-compile".to_owned())
-            .stack_size(COMPILER_STACK_BYTES);
-        let thread = compiler.spawn_scoped(scope, || {
-            // On Linux this is the thread's own. Where it is refused, the compiler runs as it is.
-            if let Err(error) = rustix::process::nice(COMPILER_NICE) {
-                tracing::debug!(%error, "the compiler runs at normal priority");
-            }
-            build()
-        });
-        let joined = thread.map_err(|error| compile(error.to_string()))?.join();
-        joined.unwrap_or_else(|panic| {
-            let words = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
-            let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
+    let (send, built) = mpsc::channel();
+    let compiler = std::thread::Builder::new()
+        .name("loadline-compile".to_owned())
+        .stack_size(COMPILER_STACK_BYTES);
+    let thread = compiler.spawn(move || {
+        // On Linux this is the thread's own. Where it is refused, the compiler runs as it is.
+        if let Err(error) = rustix::process::nice(COMPILER_NICE) {
+            tracing::debug!(%error, "the compiler runs at normal priority");
+        }
+        send.send(build()).ok(); // nobody waits for what took too long
+    });
+    let thread = thread.map_err(|error| compile(error.to_string()))?;
+    match built.recv_timeout(LOAD_TIME_MAX) {
+        Ok(built) => built,
+        Err(RecvTimeoutError::Timeout) => {
+            Err(compile(format!("still compiling after {LOAD_TIME_MAX:?}")))
+        }
+        Err(RecvTimeoutError::Disconnected) => {
+            let panic = thread.join().err();
+            let words = panic.as_ref().and_then(|panic| {
+                let text = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
+                text.or_else(|| panic.downcast_ref::<String>().cloned())
+            });
             Err(compile(words.unwrap_or_else(|| "the compiler panicked".to_owned())))
-        })
-    })
+        }
+    }
 }
 
 /// The features that guests may use; the same as in the engine's settings.

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use nix::ifaddrs::getifaddrs;
-use nix::net::if_::InterfaceFlags;
+use nix::net::if_::{InterfaceFlags, if_nametoindex};
 
 /// One IPv4 address of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub struct Interface {
     pub name: String,
     /// Names the interface towards the kernel and is the source of what is sent.
     pub address: Ipv4Addr,
+    /// The kernel's number: another one for an interface that was made anew under its old name.
+    pub index: u32,
 }
 
 /// The interfaces to use: the wanted ones that are up, whatever they are; without a wish every one
@@ -29,7 +31,9 @@ pub(super) fn usable(wanted: &[String]) -> Vec<Interface> {
         let address =
             entry.address.as_ref().and_then(|address| Some(address.as_sockaddr_in()?.ip()));
         if let Some(address) = address {
-            all.push((Interface { name: entry.interface_name, address }, entry.flags));
+            // One that has just gone has no number any more.
+            let Ok(index) = if_nametoindex(&*entry.interface_name) else { continue };
+            all.push((Interface { name: entry.interface_name, address, index }, entry.flags));
         }
     }
     let of = |test: &dyn Fn(&Interface, InterfaceFlags) -> bool| -> Vec<Interface> {

@@ -113,6 +113,16 @@ fn optional_metrics_are_asked_for_with_not_a_number() {
 }
 
 #[test]
+fn longest_chains_and_deepest_nests_are_compiled() {
+    let chain = vec!["1"; 1_900].join("+");
+    check(&chain, 1_900.0);
+    let nest = format!("{}1{}", "(1+".repeat(40), ")".repeat(40));
+    check(&nest, 41.0);
+    let choices = format!("{}2{}", "0 ? 1 : (".repeat(40), ")".repeat(40));
+    check(&choices, 2.0);
+}
+
+#[test]
 fn a_text_takes_no_settings() {
     let error = start("1", r#"{"a":1}"#).map(|_| ()).expect_err("settings");
     assert!(error.to_string().contains("a formula text takes no settings"), "{error}");
