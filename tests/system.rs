@@ -10,5 +10,6 @@ mod support;
 mod api;
 mod faults;
 mod process;
+mod regressions;
 mod reload;
 mod walk;
