@@ -16,6 +16,7 @@ use serde::{Serialize, Serializer};
 
 use crate::report::{INTERVAL_MS_MAX, Key, Keyring, is_name};
 use read::Section;
+#[cfg(feature = "host")]
 pub(crate) use read::nearest;
 
 /// The annotated file with every key and its default.
