@@ -60,7 +60,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the roles that the configuration names; without one, both [default]
+    /// Run the roles that the configuration names; without one, both. This is the default
     Run,
     /// Only sample this machine and report
     Agent,

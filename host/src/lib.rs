@@ -9,6 +9,11 @@
 //! The walk of a request is [`pick::pick`], the walk of a report [`pick::intake::Intake::run`]. The
 //! features `agent` and `host` leave out what the other role needs.
 
+#![allow(
+    rustdoc::private_intra_doc_links,
+    reason = "an application's documentation is for its readers, built with private items"
+)]
+
 #[cfg(feature = "host")]
 pub mod clock;
 pub mod config;

@@ -1,7 +1,7 @@
 //! Policies: files in, guests that compute loads and choose targets out.
 //!
 //! The only place that knows wasmtime. [`engine`] holds its settings and the clock that stops a
-//! guest, [`module`] turns bytes into a checked module, [`guest`] is one running instance, [`text`]
+//! guest, [`module`] turns bytes into a checked module, [`guest`] is one running instance in its `room`, [`text`]
 //! compiles a `.formula` file to the same kind of module, [`builtin`] are the policies inside this
 //! program, [`library`] is the set of modules by name with the folder they come from, [`watch`] says
 //! when that folder changes.
@@ -15,6 +15,7 @@ pub mod engine;
 pub mod guest;
 pub mod library;
 pub mod module;
+mod room;
 pub mod text;
 pub mod watch;
 

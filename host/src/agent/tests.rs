@@ -1,3 +1,5 @@
+//! The agent by virtual time, with counted samples.
+
 use super::*;
 use crate::config::MetricSource;
 

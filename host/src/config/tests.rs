@@ -1,3 +1,5 @@
+//! Files and their problems.
+
 use super::*;
 
 /// Problems as `key: what` lines.

@@ -1,3 +1,5 @@
+//! Order, liveness and loss by virtual time.
+
 use std::net::Ipv4Addr;
 
 use super::*;

@@ -167,7 +167,7 @@ impl Layout {
         start
     }
 
-    /// record { name, version, settings-schema }
+    /// `record { name, version, settings-schema }`
     fn description(&mut self) -> u32 {
         let name = self.text("formula-text");
         let version = self.text(env!("CARGO_PKG_VERSION"));
@@ -176,7 +176,7 @@ impl Layout {
         self.words(words.as_flattened())
     }
 
-    /// list of record { name: string, fallback: option<f64> }, 24 bytes each
+    /// `list` of `record { name: string, fallback: option<f64> }`, 24 bytes each
     fn metrics(&mut self, program: &Program) -> u32 {
         let names: Vec<_> = program.metrics.iter().map(|metric| self.text(&metric.name)).collect();
         let list = self.words(&[]);

@@ -1,3 +1,5 @@
+//! Formula texts compiled and run in the engine.
+
 use std::sync::Arc;
 
 use crate::policy::{FormulaGuest, Limits, Module, PolicyEngine, StartError};

@@ -1,3 +1,5 @@
+//! Golden bytes, refusals, and properties over generated reports and bytes.
+
 use proptest::prelude::*;
 
 use super::*;

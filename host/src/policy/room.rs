@@ -1,0 +1,266 @@
+//! The room a guest runs in: its store with its limits, its deadline before every call, its log.
+//!
+//! Invariants: a memory limit holds from the constructor on, over all memories together; no call is
+//! made but through [`Room::call`], which sets the deadline first; after a fault no call is made at
+//! all; a guest's words are cut, escaped and rationed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use wasmtime::{ResourceLimiter, Store, Trap};
+
+use super::engine::{Limits, PolicyEngine, ticks};
+
+/// A log line of a guest at most, in bytes.
+const LOG_LINE_BYTES_MAX: usize = 1_024;
+/// Log lines of a guest in one [`LOG_WINDOW`]; more are counted and dropped.
+const LOG_LINES_MAX: u32 = 20;
+const LOG_WINDOW: Duration = Duration::from_secs(10);
+/// Tables, memories and instances of one guest: a policy needs a handful.
+const ITEMS_MAX: usize = 16;
+/// Elements of a guest's tables.
+const TABLE_ELEMENTS_MAX: usize = 100_000;
+
+/// What went wrong in a guest call. The guest is not entered again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The guest trapped.
+    #[error("{call} trapped: {reason}")]
+    Trap {
+        /// The contract's function.
+        call: &'static str,
+        /// Wasmtime's words.
+        reason: String,
+    },
+    /// The guest was still running at its deadline.
+    #[error("{call} took longer than {budget:?}")]
+    Deadline {
+        /// The contract's function.
+        call: &'static str,
+        /// What it had.
+        budget: Duration,
+    },
+    /// The guest wanted more memory than it may have.
+    #[error("{call} needed more than the {max} bytes of memory a guest may have")]
+    Memory {
+        /// The contract's function.
+        call: &'static str,
+        /// The limit.
+        max: usize,
+    },
+    /// The guest's answer makes no sense.
+    #[error("{call} answered nonsense: {what}")]
+    BadAnswer {
+        /// The contract's function.
+        call: &'static str,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl CallError {
+    /// A word for counters and answers.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Trap { .. } => "trap",
+            Self::Deadline { .. } => "deadline",
+            Self::Memory { .. } => "memory",
+            Self::BadAnswer { .. } => "bad_answer",
+        }
+    }
+}
+
+/// What a guest's store holds: its limits and its log.
+pub(super) struct State {
+    name: Arc<str>,
+    memory_bytes_max: usize,
+    /// Of all its memories together.
+    memory_bytes: usize,
+    /// What the last growth asked for; given back if it fails.
+    memory_growth: usize,
+    memory_denied: bool,
+    log_window: Instant,
+    log_lines: u32,
+}
+
+impl ResourceLimiter for State {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        self.memory_growth = desired.saturating_sub(current);
+        let total = self.memory_bytes.saturating_add(self.memory_growth);
+        let fits = total <= self.memory_bytes_max;
+        if fits {
+            self.memory_bytes = total;
+        }
+        self.memory_denied |= !fits;
+        Ok(fits)
+    }
+
+    fn memory_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
+        if !self.memory_denied {
+            self.memory_bytes = self.memory_bytes.saturating_sub(self.memory_growth);
+        }
+        Ok(())
+    }
+
+    fn table_growing(
+        &mut self,
+        _current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        Ok(desired <= TABLE_ELEMENTS_MAX)
+    }
+
+    fn instances(&self) -> usize {
+        ITEMS_MAX
+    }
+
+    fn tables(&self) -> usize {
+        ITEMS_MAX
+    }
+
+    fn memories(&self) -> usize {
+        ITEMS_MAX
+    }
+}
+
+impl State {
+    pub(super) fn log(&mut self, level: tracing::Level, message: &str) {
+        if self.log_window.elapsed() >= LOG_WINDOW {
+            if self.log_lines > LOG_LINES_MAX {
+                let dropped = self.log_lines - LOG_LINES_MAX;
+                tracing::warn!(target: "policy", policy = %self.name, dropped, "policy logs too much");
+            }
+            self.log_window = Instant::now();
+            self.log_lines = 0;
+        }
+        self.log_lines = self.log_lines.saturating_add(1);
+        if self.log_lines > LOG_LINES_MAX {
+            return;
+        }
+        let (policy, message) = (&self.name, printable(message));
+        match level {
+            tracing::Level::ERROR => tracing::error!(target: "policy", %policy, "{message}"),
+            tracing::Level::WARN => tracing::warn!(target: "policy", %policy, "{message}"),
+            tracing::Level::INFO => tracing::info!(target: "policy", %policy, "{message}"),
+            _ => tracing::debug!(target: "policy", %policy, "{message}"),
+        }
+    }
+}
+
+/// The store of one guest and what every call needs around it.
+pub(super) struct Room {
+    store: Store<State>,
+    engine: PolicyEngine,
+    pub(super) pick: Budget,
+    pub(super) batch: Budget,
+    failed: bool,
+}
+
+/// What a call may take; in ticks too, because a pick has no time for the division.
+#[derive(Clone, Copy)]
+pub(super) struct Budget {
+    time: Duration,
+    ticks: u64,
+}
+
+impl Budget {
+    pub(super) fn new(time: Duration) -> Self {
+        Self { time, ticks: ticks(time) }
+    }
+}
+
+impl Room {
+    pub(super) fn new(engine: &PolicyEngine, name: &Arc<str>) -> Self {
+        let state = State {
+            name: Arc::clone(name),
+            memory_bytes_max: engine.limits.memory_bytes,
+            memory_bytes: 0,
+            memory_growth: 0,
+            memory_denied: false,
+            log_window: Instant::now(),
+            log_lines: 0,
+        };
+        let mut store = Store::new(&engine.engine, state);
+        store.limiter(|state| state);
+        let Limits { pick, batch, .. } = engine.limits;
+        let (pick, batch) = (Budget::new(pick), Budget::new(batch));
+        Self { store, engine: engine.clone(), pick, batch, failed: false }
+    }
+
+    /// One call under its deadline.
+    pub(super) fn call<T>(
+        &mut self,
+        call: &'static str,
+        budget: Budget,
+        run: impl FnOnce(&mut Store<State>) -> wasmtime::Result<T>,
+    ) -> Result<T, CallError> {
+        if self.failed {
+            let reason = "an earlier call failed".to_owned();
+            return Err(CallError::Trap { call, reason });
+        }
+        self.store.data_mut().memory_denied = false;
+        self.store.set_epoch_deadline(budget.ticks);
+        let result = run(&mut self.store);
+        result.map_err(|error| {
+            self.failed = true;
+            if self.store.data().memory_denied {
+                let max = self.engine.limits.memory_bytes;
+                return CallError::Memory { call, max };
+            }
+            match error.downcast_ref::<Trap>() {
+                Some(Trap::Interrupt) => CallError::Deadline { call, budget: budget.time },
+                Some(trap) => CallError::Trap { call, reason: trap.to_string() },
+                None => CallError::Trap { call, reason: printable(&format!("{error:#}")) },
+            }
+        })
+    }
+
+    pub(super) fn nonsense(&mut self, call: &'static str, what: impl Into<String>) -> CallError {
+        self.failed = true;
+        CallError::BadAnswer { call, what: what.into() }
+    }
+
+    pub(super) fn check_state(&mut self, state: Vec<u8>) -> Result<Vec<u8>, CallError> {
+        let max = self.engine.limits.state_bytes;
+        if state.len() <= max {
+            return Ok(state);
+        }
+        Err(self.nonsense("save", format!("{} bytes of state, {max} are allowed", state.len())))
+    }
+}
+
+/// A guest's words, cut and with control characters escaped: they cannot forge a log line.
+pub(super) fn printable(message: &str) -> String {
+    let mut line = String::new();
+    for character in message.chars() {
+        if line.len() >= LOG_LINE_BYTES_MAX {
+            line.push('…');
+            break;
+        }
+        if character.is_control() {
+            line.extend(character.escape_default());
+        } else {
+            line.push(character);
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guests_words_cannot_forge_a_line_or_flood() {
+        assert_eq!(printable("a\n\u{1b}[31mERROR"), "a\\n\\u{1b}[31mERROR");
+        let line = printable(&"x".repeat(1 << 20));
+        assert!(line.len() < LOG_LINE_BYTES_MAX + 8, "{}", line.len());
+    }
+}
