@@ -1,6 +1,7 @@
 //! The program as a process: what it prints, how it stops, what its exit codes say.
 
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::net::TcpStream;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
 use crate::support::{Farm, get, program};
@@ -109,6 +110,38 @@ fn both_roles_in_one_process(signal: &str) {
 #[test]
 fn both_roles_run_in_one_process_and_stop_at_sigterm() {
     both_roles_in_one_process("-TERM");
+}
+
+/// A request whose head is still on its way when the process is told to stop gets its answer.
+#[test]
+fn open_request_is_finished_before_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut process = Process::start(&folder, QUICK, &[]);
+    let line = process.until("try ");
+    let url = line.split_whitespace().last().unwrap().to_owned();
+    process.until("machine reports");
+    let address = url.trim_start_matches("http://").split('/').next().unwrap().to_owned();
+    let mut open = TcpStream::connect(&address).unwrap();
+    open.write_all(b"GET /v1/target HTTP/1.1\r\nHost: loadline\r\n").unwrap();
+    get(&url, "application/json"); // came later and is answered: the open one has been accepted
+    let pid = process.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    process.until("stopping");
+    open.write_all(b"\r\n").unwrap();
+    let mut answer = String::new();
+    open.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    assert_eq!(process.end("-TERM"), Some(0));
+}
+
+#[test]
+fn logs_are_json_on_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut process = Process::start(&folder, QUICK, &["--log-format", "json"]);
+    let line = process.until("machine reports");
+    let log: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((&log["level"], &log["machine"]), (&"INFO".into(), &"here".into()), "{log}");
+    assert_eq!(process.end("-TERM"), Some(0));
 }
 
 #[test]

@@ -148,6 +148,13 @@ async fn missing_metric_makes_the_last_choice_and_is_named() {
     assert!(target["load"].is_null(), "{target}");
     assert_eq!(target["missing"][0]["metric"], "sessions");
     assert_eq!(target["missing"][0]["wanted_by"], "formula sessions of pool default");
+    assert!(target["missing"][0].get("nearest").is_none());
+    farm.report(&["blind"], &[("cpu", 0.0), ("session", 1.0)]);
+    farm.until("the nearest name", |farm| {
+        let target = &farm.get("/v1/machines/blind")["targets"][0];
+        (target["missing"][0]["nearest"] == "session").then_some(())
+    })
+    .await;
     // Not a number is not reported either.
     farm.report(&["heavy"], &[("cpu", f64::NAN), ("sessions", 1.0)]);
     farm.until("the missing cpu", |farm| {

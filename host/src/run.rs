@@ -109,15 +109,21 @@ impl Loadline {
         self.host.as_ref()
     }
 
-    /// Leaves the farm, finishes open requests and ends.
+    /// Finishes open requests, leaves the farm and ends.
     pub async fn stop(self) {
+        // Requests first: the last report takes this machine out, and they may want it.
+        #[cfg(feature = "host")]
+        let stopping = match self.host {
+            Some(host) => Some(host.close().await),
+            None => None,
+        };
         #[cfg(feature = "agent")]
         if let Some(agent) = self.agent {
             agent.stop().await;
         }
         #[cfg(feature = "host")]
-        if let Some(host) = self.host {
-            host.stop().await;
+        if let Some(host) = stopping {
+            host.end().await;
         }
     }
 }

@@ -220,6 +220,9 @@ struct MachineTarget {
 struct Missing {
     metric: Arc<str>,
     wanted_by: String,
+    /// A metric that the target does report under a similar name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nearest: Option<Box<str>>,
 }
 
 impl Targets {
@@ -239,7 +242,7 @@ impl MachineTarget {
     fn of(pool: &pool::Pool, status: TargetStatus) -> Self {
         let config = &pool.config;
         let wanted_by = || format!("formula {} of pool {}", config.formula, config.name);
-        let missing = |metric| Missing { metric, wanted_by: wanted_by() };
+        let missing = |metric| Missing { metric, wanted_by: wanted_by(), nearest: None };
         Self {
             pool: config.name.clone(),
             service: config.service.clone(),
@@ -325,8 +328,19 @@ impl Machine {
             metrics: metrics(&machine.metrics),
             labels: machine.labels.iter().cloned().collect(),
             services: machine.services.iter().map(service).collect(),
-            targets: targets.by_machine.get(&machine.name).cloned().unwrap_or_default(),
+            targets: Self::targets(machine, targets),
         }
+    }
+
+    fn targets(machine: &fleet::Machine, targets: &Targets) -> Vec<MachineTarget> {
+        let mut targets = targets.by_machine.get(&machine.name).cloned().unwrap_or_default();
+        for missing in targets.iter_mut().flat_map(|target| &mut target.missing) {
+            let services = machine.services.iter().map(|service| &service.metrics);
+            let reported = services.chain([&machine.metrics]).flat_map(|known| &*known.names);
+            let nearest = crate::config::nearest(&missing.metric, reported.map(|name| &**name));
+            missing.nearest = nearest.filter(|name| *name != &*missing.metric).map(Into::into);
+        }
+        targets
     }
 }
 

@@ -13,6 +13,7 @@ use super::table::Fresh;
 use crate::fleet::{Fleet, Machine, MachineId, MetricNames, Offered};
 use crate::policy::guest::MetricUse;
 use crate::policy::{CallError, FormulaGuest, Kind};
+use crate::telemetry::Quiet;
 
 /// Rows of one `evaluate`: keeps a batch far below its deadline.
 const ROWS_MAX: usize = 1_024;
@@ -28,6 +29,7 @@ pub(super) struct Scorer {
     slots: HashMap<MachineId, u32>,
     targets: Vec<Option<Scored>>,
     free: Vec<u32>,
+    quiet: Quiet<Arc<str>>,
 }
 
 /// A metric the formula wants.
@@ -76,6 +78,7 @@ impl Scorer {
             slots: HashMap::new(),
             targets: Vec::new(),
             free: Vec::new(),
+            quiet: Quiet::default(),
         }
     }
 
@@ -194,6 +197,22 @@ impl Scorer {
             fresh.load = scored.last_good;
         }
         self.pool.count_bad_loads(bad);
+        self.complain(batch);
+    }
+
+    /// Says which metrics targets lack: a misspelled formula would else go unnoticed.
+    fn complain(&mut self, batch: &Batch) {
+        for (_, fresh) in &batch.rows {
+            for metric in &fresh.missing {
+                if self.quiet.may(Arc::clone(metric)) {
+                    let (pool, formula) = (self.pool.name(), self.pool.policy_name(Kind::Formula));
+                    tracing::warn!(
+                        pool, formula, %metric, machine = %fresh.machine,
+                        "a metric that the formula needs is not reported: the target has no load"
+                    );
+                }
+            }
+        }
     }
 
     fn forget(&mut self, left: &[u32]) {

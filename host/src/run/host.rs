@@ -143,9 +143,10 @@ impl Host {
         deliver_to(self.intake.clone(), Arc::clone(&self.view.intake))(datagrams);
     }
 
-    pub(super) async fn stop(self) {
+    /// Takes no new connection and finishes the open requests.
+    pub(super) async fn close(self) -> Closed {
         self.view.stopping.store(true, Ordering::Relaxed);
-        // What these speak to may have ended already: then there is nothing to stop.
+        // A server that has ended by itself has nothing to close.
         self.close.send(()).ok();
         match timeout(DRAIN_WAIT, self.server).await {
             Ok(Ok(Ok(()))) => {}
@@ -153,7 +154,24 @@ impl Host {
             Ok(Err(error)) => tracing::error!(%error, "the HTTP task failed"),
             Err(_) => tracing::warn!("some requests did not finish within {DRAIN_WAIT:?}"),
         }
+        let Self { intake, supply, threads, receiver, .. } = self;
+        Closed { intake, supply, threads, receiver }
+    }
+}
+
+/// A host that answers no more.
+pub(super) struct Closed {
+    intake: SyncSender<intake::Event>,
+    supply: mpsc::Sender<supply::Event>,
+    threads: Vec<JoinHandle<()>>,
+    receiver: tokio::task::JoinHandle<()>,
+}
+
+impl Closed {
+    /// Ends what is left.
+    pub(super) async fn end(self) {
         self.receiver.abort();
+        // Threads that have ended already need not be told.
         self.supply.send(supply::Event::Stop).ok();
         let intake = self.intake;
         let joined = tokio::task::spawn_blocking(move || {
