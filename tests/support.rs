@@ -209,15 +209,15 @@ pub(crate) fn get(url: &str, accept: &str) -> (u16, String) {
     (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
 }
 
-/// A strategy as a component, its functions in core WebAssembly text. `body` replaces the functions
+/// A strategy, its functions in core WebAssembly text. `body` replaces the functions
 /// it defines; the rest does the least that the contract allows.
 pub(crate) fn strategy(body: &str) -> Vec<u8> {
-    guest("strategy-policy", "strategy", STRATEGY, body)
+    guest("strategy", STRATEGY, body)
 }
 
 /// A formula likewise. Its one metric is `cpu`.
 pub(crate) fn formula(body: &str) -> Vec<u8> {
-    guest("formula-policy", "formula", FORMULA, body)
+    guest("formula", FORMULA, body)
 }
 
 /// Function name, type, and a body that does the least.
@@ -254,7 +254,7 @@ const FORMULA: &[Part] = &[
 /// Memory below 4096 is for answers: 64 a description, 128 zeros (ok, none, an empty list), 160 the
 /// list of one metric, 192 free. `$heap` is a bump heap that starts again at every call of realloc
 /// above one page.
-fn guest(world: &str, interface: &str, parts: &[Part], body: &str) -> Vec<u8> {
+fn guest(interface: &str, parts: &[Part], body: &str) -> Vec<u8> {
     let mut functions = String::new();
     for (name, signature, least) in parts {
         let export = format!("(export \"loadline:policy/{interface}@1.0.0#{name}\")");
@@ -283,13 +283,7 @@ fn guest(world: &str, interface: &str, parts: &[Part], body: &str) -> Vec<u8> {
             {functions}
             {body})"#
     );
-    let core = wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
-    with_contract(&core, world)
-}
-
-/// The core module with the contract's component type, as `loadline-sdk` leaves it.
-pub(crate) fn with_contract(core: &[u8], world: &str) -> Vec<u8> {
-    loadline::policy::module::carry_contract(core, world).unwrap()
+    wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
 /// A built-in policy's module, as the build script made it.

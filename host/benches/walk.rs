@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 use loadline::config::{Config, HostConfig, PoolConfig, ReportsConfig};
 use loadline::pick::{PickRequest, pick};
 use loadline::policy::guest::{Request, TargetView};
-use loadline::policy::module::carry_contract;
 use loadline::policy::{FormulaGuest, Kind, Limits, Module, PolicyEngine, StrategyGuest, built_in};
 use loadline::report::{Keyring, Metrics, Report, State, wire};
 use loadline::run::{Host, Loadline};
@@ -375,6 +374,5 @@ fn large_strategy(label: u8) -> Vec<u8> {
             {filler})"#
     );
     let core = wat::parse_str(text).expect("good text");
-    let module = carry_contract(&core, "strategy-policy").expect("the contract");
-    [&*module, &[0, 3, 1, b'x', label]].concat()
+    [&*core, &[0, 3, 1, b'x', label]].concat()
 }

@@ -1,15 +1,17 @@
 //! Bytes of a policy file to a checked, compiled module.
 //!
-//! A file is a component, or a core module that carries the contract's component type and is wrapped
-//! here. Every check has its own message that says what to do. Precompiled code is never accepted,
-//! files are read into memory and never mapped, and a compiler that panics is a refused module.
+//! A file is a component, or a core module that exports the contract's functions and is wrapped here.
+//! The component type that tools leave in a core module is not read but replaced by our own copy of the
+//! contract: the file is untrusted, and so is every parser that it reaches. Every check has its own
+//! message that says what to do. Precompiled code is never accepted, files are read into memory and
+//! never mapped, and a compiler that panics or takes too long is a refused module.
 
 use std::fmt;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use wasmparser::{Parser, Payload, ValidPayload, Validator, WasmFeatures};
+use wasmparser::{FunctionBody, Operator, Parser, Payload, ValidPayload, Validator, WasmFeatures};
 use wasmtime::component::Component;
 use wit_parser::Resolve;
 
@@ -20,10 +22,15 @@ use super::guest::{FormulaPre, StrategyPre};
 const WIT: &str = include_str!("../../../sdk/policy/wit/policy.wit");
 /// The contract's package, without version.
 const PACKAGE: &str = "loadline:policy/";
-/// The contract's major version.
+/// The contract's major version, which a component must have.
 const CONTRACT: u64 = 1;
+/// Its whole version, which a core module must have: it is wrapped by our copy.
+const CONTRACT_VERSION: &str = "1.0.0";
+/// Nesting of blocks in a function at most: the compiler's stack must hold it, and no program that
+/// anybody writes comes near.
+const NESTING_MAX: u32 = 1_000;
 /// Stack of the thread that compiles: nested code needs more than the usual one.
-const COMPILER_STACK_BYTES: usize = 16 << 20;
+const COMPILER_STACK_BYTES: usize = 64 << 20;
 /// Time that one file may take to check and compile.
 const LOAD_TIME_MAX: Duration = Duration::from_secs(30);
 /// How far the compiler stands back for threads that serve.
@@ -206,24 +213,6 @@ impl Module {
     }
 }
 
-/// A core module with the contract's component type in a custom section, as the SDK leaves it; for
-/// modules that are made otherwise. `world` is `formula-policy` or `strategy-policy`.
-///
-/// # Errors
-/// The contract has no such world.
-pub fn carry_contract(core: &[u8], world: &str) -> Result<Vec<u8>, ModuleError> {
-    let shape = |reason: String| ModuleError::Shape { reason };
-    let mut resolve = Resolve::default();
-    let package = resolve.push_str("policy.wit", WIT).map_err(|error| shape(error.to_string()))?;
-    let world = resolve.select_world(&[package], Some(world));
-    let world = world.map_err(|error| shape(error.to_string()))?;
-    let mut module = core.to_vec();
-    let encoding = wit_component::StringEncoding::UTF8;
-    wit_component::embed_component_metadata(&mut module, &resolve, world, encoding)
-        .map_err(|error| shape(error.to_string()))?;
-    Ok(module)
-}
-
 /// Checks and compiles.
 fn build(engine: &PolicyEngine, bytes: &[u8]) -> Result<Pre, ModuleError> {
     let component = as_component(bytes)?;
@@ -292,11 +281,18 @@ fn as_component(bytes: &[u8]) -> Result<Vec<u8>, ModuleError> {
     if !Parser::is_core_wasm(bytes) {
         return Err(ModuleError::NotWasm { found: looks_like(bytes) });
     }
-    check_core(bytes)?;
-    let encoder = wit_component::ComponentEncoder::default().module(bytes);
-    encoder
-        .and_then(|encoder| encoder.validate(false).encode())
-        .map_err(|error| ModuleError::Shape { reason: format!("{error:#}") })
+    let (kind, code) = check_core(bytes)?;
+    wrap(kind, code).map_err(|error| ModuleError::Shape { reason: format!("{error:#}") })
+}
+
+/// The component of a core module that exports the contract's functions.
+fn wrap(kind: Kind, mut code: Vec<u8>) -> Result<Vec<u8>, anyhow::Error> {
+    let mut resolve = Resolve::default();
+    let package = resolve.push_str("policy.wit", WIT)?;
+    let world = resolve.select_world(&[package], Some(&format!("{kind}-policy")))?;
+    let encoding = wit_component::StringEncoding::UTF8;
+    wit_component::embed_component_metadata(&mut code, &resolve, world, encoding)?;
+    wit_component::ComponentEncoder::default().module(&code)?.validate(false).encode()
 }
 
 fn looks_like(bytes: &[u8]) -> &'static str {
@@ -309,28 +305,43 @@ fn looks_like(bytes: &[u8]) -> &'static str {
     }
 }
 
-/// A core module: valid, without foreign imports, carrying the contract.
-fn check_core(bytes: &[u8]) -> Result<(), ModuleError> {
-    let invalid =
-        |error: wasmparser::BinaryReaderError| ModuleError::Invalid { reason: error.to_string() };
-    let mut imports = Vec::new();
-    let mut carries_contract = false;
+/// A core module: valid, without foreign imports, exporting one kind of policy. Its kind, and itself
+/// without custom sections.
+fn check_core(bytes: &[u8]) -> Result<(Kind, Vec<u8>), ModuleError> {
+    let (mut imports, mut exports) = (Vec::new(), Vec::new());
+    let mut code = wasm_encoder::Module::new();
     Validator::new_with_features(features()).validate_all(bytes).map_err(invalid)?;
     for payload in Parser::new(0).parse_all(bytes) {
-        match payload.map_err(invalid)? {
+        let payload = payload.map_err(invalid)?;
+        if let Some((id, range)) = payload.as_section()
+            && !matches!(payload, Payload::CustomSection(_))
+        {
+            code.section(&wasm_encoder::RawSection { id, data: &bytes[range] });
+        }
+        match payload {
             Payload::ImportSection(section) => {
                 for import in section.into_imports() {
                     imports.push(import.map_err(invalid)?.module.to_owned());
                 }
             }
-            Payload::CustomSection(section) => {
-                carries_contract |= section.name().starts_with("component-type");
+            Payload::ExportSection(section) => {
+                for export in section {
+                    exports.push(export.map_err(invalid)?.name.to_owned());
+                }
             }
+            Payload::CodeSectionEntry(body) => check_nesting(&body)?,
             _ => {}
         }
     }
     check_imports(imports.iter().map(String::as_str))?;
-    if carries_contract { Ok(()) } else { Err(ModuleError::NotAPolicy) }
+    // `loadline:policy/strategy@1.0.0#pick`: a function of an interface.
+    let interfaces = exports.iter().filter_map(|export| Some(export.split_once('#')?.0));
+    let kind = kind_of(interfaces.clone())?;
+    let wrapped = format!("{PACKAGE}{kind}@{CONTRACT_VERSION}");
+    match interfaces.filter(|interface| interface.starts_with(PACKAGE)).find(|i| **i != *wrapped) {
+        Some(other) => Err(ModuleError::Contract { found: other.to_owned() }),
+        None => Ok((kind, code.finish())),
+    }
 }
 
 /// A component: valid, without foreign imports, exporting one kind of policy.
@@ -349,6 +360,7 @@ fn check_component(bytes: &[u8]) -> Result<Kind, ModuleError> {
         match payload {
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
             Payload::End(_) => depth = depth.saturating_sub(1),
+            Payload::CodeSectionEntry(body) => check_nesting(&body)?,
             Payload::ComponentImportSection(section) if depth == 0 => {
                 for import in section {
                     imports.push(import.map_err(invalid)?.name.name.to_owned());
@@ -363,7 +375,25 @@ fn check_component(bytes: &[u8]) -> Result<Kind, ModuleError> {
         }
     }
     check_imports(imports.iter().map(String::as_str))?;
-    kind_of(&exports)
+    kind_of(exports.iter().map(String::as_str))
+}
+
+fn check_nesting(body: &FunctionBody<'_>) -> Result<(), ModuleError> {
+    let invalid =
+        |error: wasmparser::BinaryReaderError| ModuleError::Invalid { reason: error.to_string() };
+    let mut depth = 1_u32; // the function itself
+    for operator in body.get_operators_reader().map_err(invalid)? {
+        match operator.map_err(invalid)? {
+            Operator::Block { .. } | Operator::Loop { .. } | Operator::If { .. } => depth += 1,
+            Operator::End => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > NESTING_MAX {
+            let reason = format!("a function nests more than {NESTING_MAX} blocks");
+            return Err(ModuleError::Invalid { reason });
+        }
+    }
+    Ok(())
 }
 
 fn check_imports<'a>(imports: impl Iterator<Item = &'a str>) -> Result<(), ModuleError> {
@@ -383,12 +413,11 @@ fn check_imports<'a>(imports: impl Iterator<Item = &'a str>) -> Result<(), Modul
     Err(ModuleError::Imports { names: foreign.join(", "), hint })
 }
 
-fn kind_of(exports: &[String]) -> Result<Kind, ModuleError> {
+/// The one kind among these interfaces; several functions of an interface name it several times.
+fn kind_of<'a>(interfaces: impl Iterator<Item = &'a str>) -> Result<Kind, ModuleError> {
     let mut kind = None;
-    for export in exports {
-        let Some(rest) = export.strip_prefix(PACKAGE) else {
-            continue;
-        };
+    for export in interfaces {
+        let Some(rest) = export.strip_prefix(PACKAGE) else { continue };
         let (interface, version) = rest.split_once('@').unwrap_or((rest, ""));
         let found = match interface {
             "formula" => Kind::Formula,
@@ -397,11 +426,16 @@ fn kind_of(exports: &[String]) -> Result<Kind, ModuleError> {
         };
         let major = version.split('.').next().and_then(|major| major.parse::<u64>().ok());
         if major != Some(CONTRACT) {
-            return Err(ModuleError::Contract { found: export.clone() });
+            return Err(ModuleError::Contract { found: export.to_owned() });
         }
-        if kind.replace(found).is_some() {
+        if kind.replace(found).is_some_and(|other| other != found) {
             return Err(ModuleError::TwoPolicies);
         }
     }
     kind.ok_or(ModuleError::NotAPolicy)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "fits map_err")]
+fn invalid(error: wasmparser::BinaryReaderError) -> ModuleError {
+    ModuleError::Invalid { reason: error.to_string() }
 }

@@ -12,7 +12,6 @@ use wasm_encoder::{
 
 use super::math;
 use super::parse::{Binary, Expr, Function as Named, Program};
-use crate::policy::module::carry_contract;
 
 const INTERFACE: &str = "loadline:policy/formula@1.0.0";
 const SCHEMA: &str = r#"{"type":"object","additionalProperties":false}"#;
@@ -50,7 +49,7 @@ const FN_POW: u32 = 2;
 const FN_REMAINDER: u32 = 3;
 const FN_REALLOC: u32 = 4;
 
-/// The core module of a formula, with the contract's component type in a custom section.
+/// The core module of a formula.
 pub(super) fn module(program: &Program) -> Vec<u8> {
     let mut layout = Layout::new();
     let description = layout.description();
@@ -78,8 +77,7 @@ pub(super) fn module(program: &Program) -> Vec<u8> {
     let post = format!("cabi_post_{INTERFACE}#evaluate");
     parts.add(POST, Some(post), &wind_back(heap_start));
 
-    let core = parts.finish(layout, heap_start);
-    carry_contract(&core, "formula-policy").expect("the contract has this world")
+    parts.finish(layout, heap_start)
 }
 
 /// Functions with their types and export names.
