@@ -71,7 +71,7 @@ fn run(arguments: &[&str]) -> Output {
 const QUICK: &str = r#"
     [agent]
     machine = "here"
-    interval = "50ms"
+    interval = "10s"
     [[agent.metric]]
     name = "cpu"
     source = "system:cpu"
@@ -92,7 +92,7 @@ const QUICK: &str = r#"
 fn both_roles_in_one_process(signal: &str) {
     let folder = tempfile::tempdir().unwrap();
     let mut process = Process::start(&folder, QUICK, &[]);
-    assert!(process.until("agent ").contains("machine \"here\" reports cpu, memory every 50ms"));
+    assert!(process.until("agent ").contains("machine \"here\" reports cpu, memory every 10s"));
     assert!(process.until("pool ").contains("default: formula weighted, strategy p2c"));
     let line = process.until("try ");
     let url = line.split_whitespace().last().unwrap().to_owned();
