@@ -23,6 +23,8 @@ use crate::policy::{CallError, Generation, Kind, StrategyGuest};
 
 /// What a request waits for the guest at most; then it is answered natively.
 const GUEST_WAIT: Duration = Duration::from_micros(500);
+/// Time of trying before other threads of this core are given way: longer than an update takes.
+const SPIN: Duration = Duration::from_micros(200);
 /// What intake and supply try for before they sleep for it.
 const SEAT_PATIENCE: Duration = Duration::from_millis(2);
 /// Time after which no further rank is asked for; what was chosen is answered.
@@ -440,7 +442,13 @@ impl Pool {
             if let Some(seat) = self.strategy.try_lock() {
                 return Some(seat);
             }
-            std::thread::yield_now();
+            // Giving way at once would let a thread of low priority have its whole turn first; not
+            // giving way at all would keep a holder on the same core from ending.
+            if start.elapsed() < SPIN {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
         }
         None
     }
