@@ -143,6 +143,10 @@ impl Scorer {
                 let mut places = Columns::default();
                 batch.add(*slot, machine, service, &mut places, &wanted);
                 columns.push(places);
+                // A whole fleet is scored for nobody who waits: what serves goes first.
+                if columns.len().is_multiple_of(ANEW_ROWS) {
+                    std::thread::yield_now();
+                }
             }
         }
         let loads = batch.evaluate(&mut guest, wanted.len(), now_ms)?;
@@ -157,6 +161,7 @@ impl Scorer {
         while !rows.is_empty() {
             let rest = rows.split_off(rows.len().min(ANEW_ROWS));
             self.pool.publish(&[], rows, now_ms);
+            std::thread::yield_now();
             rows = rest;
         }
         self.pool.note_serving(Kind::Formula, generation);
