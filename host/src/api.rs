@@ -2,7 +2,7 @@
 //!
 //! Handlers ask the pools, the fleet and the policies and translate; they decide nothing. [`body`]
 //! are the JSON shapes, [`error`] the one place that knows status codes, [`mod@metrics`] what Prometheus
-//! reads. A request never waits for more than a guest's deadline.
+//! reads. A request waits for its guest's deadlines at most.
 
 mod body;
 mod error;
