@@ -35,7 +35,7 @@ const COMPILER_STACK_BYTES: usize = 64 << 20;
 const LOAD_TIME_MAX: Duration = Duration::from_secs(30);
 /// How far the compiler stands back for threads that serve.
 const COMPILER_NICE: i32 = 19;
-/// How to build a module that carries the contract.
+/// How to build a module that exports the contract.
 const BUILD_HINT: &str = "build it with loadline-sdk for the target wasm32-unknown-unknown";
 
 /// One loaded version of a policy: the SHA-256 of its file.

@@ -28,7 +28,7 @@ pub struct TextError {
     pub what: String,
 }
 
-/// A core module that evaluates the text, carrying the contract's component type.
+/// A core module that evaluates the text and exports the functions of a formula.
 ///
 /// # Errors
 /// The first mistake in the text.
