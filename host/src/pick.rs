@@ -9,7 +9,7 @@
 pub mod intake;
 mod native;
 pub mod pool;
-mod score;
+pub mod score;
 pub mod supply;
 mod table;
 

@@ -1,6 +1,6 @@
 //! The walk of one report: datagram → authentic → decoded → fleet → every pool's formula and strategy.
 //!
-//! One thread owns this walk; reports and new formulas come to it over a bounded channel. Bad
+//! One thread owns this walk; reports come to it over a bounded channel. Bad
 //! datagrams are counted by reason, logged at most once a minute a source and reason, and never stop
 //! the loop. The fleet is written only while a batch is applied; guests run beside its readers.
 
@@ -8,17 +8,15 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
-use super::pool::Pool;
-use super::score::Scorer;
+use super::score::Scorers;
 use crate::clock::Clock;
 use crate::fleet::{Applied, Fleet, MachineId};
-use crate::policy::{CallError, FormulaGuest};
 use crate::report::{Keyring, wire};
 use crate::telemetry::Quiet;
 use crate::transport::Datagram;
@@ -36,15 +34,6 @@ pub const QUEUE_MAX: usize = 1_024;
 pub enum Event {
     /// These arrived.
     Datagrams(Vec<Datagram>),
-    /// A pool's next formula.
-    Formula {
-        /// By index.
-        pool: usize,
-        /// Started and tried.
-        guest: Box<FormulaGuest>,
-        /// Told whether it serves now.
-        done: Sender<Result<(), CallError>>,
-    },
     /// End.
     Stop,
 }
@@ -66,7 +55,7 @@ pub struct Counts {
 pub struct Intake {
     fleet: Arc<RwLock<Fleet>>,
     keyring: Keyring,
-    scorers: Vec<Scorer>,
+    scorers: Arc<Scorers>,
     clock: Clock,
     counts: Arc<Counts>,
     changes: Arc<watch::Sender<u64>>,
@@ -79,11 +68,10 @@ impl Intake {
     pub fn new(
         fleet: Arc<RwLock<Fleet>>,
         keyring: Keyring,
-        pools: &[Arc<Pool>],
+        scorers: Arc<Scorers>,
         clock: Clock,
         changes: Arc<watch::Sender<u64>>,
     ) -> Self {
-        let scorers = pools.iter().map(|pool| Scorer::new(Arc::clone(pool))).collect();
         let (counts, quiet) = (Arc::default(), Quiet::default());
         Self { fleet, keyring, scorers, clock, counts, changes, quiet }
     }
@@ -106,12 +94,11 @@ impl Intake {
             // Everything that has arrived is applied before anybody is called gone or anything is
             // scored: however slow a policy is, reports do not age in the queue.
             let now_ms = self.clock.now_ms();
-            let (mut changed, mut joined, mut others) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut changed, mut joined) = (Vec::new(), Vec::new());
             for event in first.into_iter().chain(events.try_iter().take(QUEUE_MAX)) {
                 match event {
                     Event::Datagrams(batch) => self.apply(&batch, &mut changed, &mut joined),
                     Event::Stop => return,
-                    other => others.push(other),
                 }
             }
             let mut gone = Vec::new();
@@ -126,11 +113,6 @@ impl Intake {
             self.refresh(changed);
             self.log(&joined, "machine reports");
             self.log(&gone, "machine is gone: its reports have stopped");
-            for event in others {
-                if let Event::Formula { pool, guest, done } = event {
-                    self.replace_formula(pool, *guest, &done);
-                }
-            }
             worked_ms = self.clock.now_ms();
         }
     }
@@ -214,25 +196,7 @@ impl Intake {
         if changed.is_empty() {
             return;
         }
-        let (fleet, now_ms) = (self.fleet.read(), self.clock.now_ms());
-        for scorer in &mut self.scorers {
-            scorer.refresh(&fleet, &changed, now_ms);
-        }
+        self.scorers.refresh(&changed, self.clock.now_ms());
         self.changes.send_modify(|changes| *changes += 1);
-    }
-
-    fn replace_formula(
-        &mut self,
-        pool: usize,
-        guest: FormulaGuest,
-        done: &Sender<Result<(), CallError>>,
-    ) {
-        if let Some(scorer) = self.scorers.get_mut(pool) {
-            let (fleet, now_ms) = (self.fleet.read(), self.clock.now_ms());
-            let replaced = scorer.replace(guest, &fleet, now_ms);
-            // A supply that has stopped waiting has said so itself.
-            done.send(replaced).ok();
-            self.changes.send_modify(|changes| *changes += 1);
-        }
     }
 }

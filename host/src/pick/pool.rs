@@ -1,13 +1,13 @@
 //! A pool: the targets of one service, its strategy's guest, and what the two sides share.
 //!
 //! Two locks, always taken in this order: the strategy's guest, then the table. The table is held for
-//! moments and never across a guest call, so that a native answer needs no guest. A request waits at
+//! [`PART_ROWS`] rows at a stretch and never across a guest call, so that a native answer needs no guest. A request waits at
 //! most [`GUEST_WAIT`] for the guest; the guest itself is bounded by its deadlines. Table and guest
 //! change together under the guest's lock: an answer that does not fit the table is the guest's fault.
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::native;
 use super::supply::Event;
-use super::table::{Fed, Fresh, Row, Table};
+use super::table::{Fed, Fresh, PART_ROWS, Row, Table};
 use super::{PickRequest, Picked, TARGETS_MAX, key_hash};
 use crate::config::PoolConfig;
 use crate::policy::guest::{Request, TargetView};
@@ -29,9 +29,6 @@ const SPIN: Duration = Duration::from_micros(200);
 const SEAT_PATIENCE: Duration = Duration::from_millis(2);
 /// Time after which no further rank is asked for; what was chosen is answered.
 const RANKS_WAIT: Duration = Duration::from_millis(10);
-/// Targets of one `update` or `leave`: bounds how long the guest's lock is held at a stretch.
-const UPDATE_ROWS_MAX: usize = 1_024;
-
 /// Rounds in which a new guest catches up with what changes while it is fed, at most.
 const CATCH_UP_MAX: usize = 8;
 /// Changed rows that may be left for the moment of the swap.
@@ -44,6 +41,8 @@ pub struct Pool {
     pub config: PoolConfig,
     index: usize,
     strategy: Mutex<Seat>,
+    /// Threads that try for the guest's seat.
+    waiting: AtomicU32,
     table: Mutex<Table>,
     /// What is shown of each policy; locked last and for moments.
     statuses: [Mutex<PolicyStatus>; 2],
@@ -139,6 +138,7 @@ impl Pool {
             config,
             index,
             strategy: Mutex::new(Seat::Native(not_yet)),
+            waiting: AtomicU32::new(0),
             table: Mutex::default(),
             statuses: [Mutex::default(), Mutex::default()],
             counts: Counts::default(),
@@ -155,7 +155,7 @@ impl Pool {
     /// Targets known, eligible or not.
     #[must_use]
     pub fn targets(&self) -> usize {
-        self.table.lock().rows().count()
+        self.table.lock().len()
     }
 
     /// Targets that may be picked.
@@ -175,7 +175,16 @@ impl Pool {
             picks: row.picks(),
             missing: row.fresh.missing.clone(),
         };
-        self.table.lock().rows().map(|(_, row)| status(row)).collect()
+        let (mut statuses, mut from) = (Vec::new(), 0);
+        loop {
+            let table = self.table.lock();
+            let part = table.part(from);
+            if part.is_empty() {
+                return statuses;
+            }
+            statuses.extend(part.iter().flatten().map(status));
+            from += part.len();
+        }
     }
 
     /// How one of its policies is doing.
@@ -341,8 +350,24 @@ impl Pool {
         guest.update(now_ms, &views)
     }
 
-    /// Writes targets and tells the guest.
+    /// Writes targets and tells the guest, a part at a time: picks go on in between.
     pub(super) fn publish(&self, left: &[u32], fresh: Vec<(u32, Fresh)>, now_ms: u64) {
+        for left in left.chunks(PART_ROWS) {
+            self.publish_part(left, &mut std::iter::empty(), now_ms);
+        }
+        let mut fresh = fresh.into_iter();
+        while fresh.len() > 0 {
+            self.publish_part(&[], &mut fresh.by_ref().take(PART_ROWS), now_ms);
+            self.give_way();
+        }
+    }
+
+    fn publish_part(
+        &self,
+        left: &[u32],
+        fresh: &mut dyn Iterator<Item = (u32, Fresh)>,
+        now_ms: u64,
+    ) {
         let mut seat = self.seat();
         let views: Vec<_> = {
             let mut table = self.table.lock();
@@ -351,7 +376,7 @@ impl Pool {
                 table.put(slot, fresh);
                 table.view(slot, now_ms)
             };
-            fresh.into_iter().filter_map(put).collect()
+            fresh.filter_map(put).collect()
         };
         if let Seat::Guest(guest) = &mut *seat
             && let Err(fault) = tell(guest, left, &views, now_ms)
@@ -374,15 +399,12 @@ impl Pool {
         let mut fed = Fed::default();
         // Picks go on meanwhile: catch up without the lock until little is left for it.
         for _ in 0..CATCH_UP_MAX {
-            let (left, views) = self.table.lock().feed(&mut fed, now_ms);
-            tell(&mut guest, &left, &views, now_ms)?;
-            if views.len() <= CAUGHT_UP_ROWS {
+            if self.feed(&mut guest, &mut fed, now_ms)? <= CAUGHT_UP_ROWS {
                 break;
             }
         }
         let mut seat = self.seat();
-        let (left, views) = self.table.lock().feed(&mut fed, now_ms);
-        tell(&mut guest, &left, &views, now_ms)?;
+        self.feed(&mut guest, &mut fed, now_ms)?;
         if let Seat::Guest(old) = &mut *seat {
             match old.save() {
                 Ok(state) => log_restored(self.policy_name(Kind::Strategy), guest.restore(&state)?),
@@ -395,6 +417,24 @@ impl Pool {
         drop(seat);
         drop(old); // unmapping its memory takes longer than a pick
         Ok(())
+    }
+
+    /// Tells the guest what has changed since it was fed; the number of rows.
+    fn feed(
+        &self,
+        guest: &mut StrategyGuest,
+        fed: &mut Fed,
+        now_ms: u64,
+    ) -> Result<usize, CallError> {
+        let mut rows = 0;
+        loop {
+            let part = self.table.lock().feed(fed, now_ms);
+            tell(guest, &part.left, &part.views, now_ms)?;
+            rows += part.left.len() + part.views.len();
+            if part.is_last {
+                return Ok(rows);
+            }
+        }
     }
 
     pub(super) fn note_serving(&self, kind: Kind, generation: Generation) {
@@ -437,6 +477,13 @@ impl Pool {
         if let Some(seat) = self.strategy.try_lock() {
             return Some(seat);
         }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let seat = self.keep_trying(wait);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        seat
+    }
+
+    fn keep_trying(&self, wait: Duration) -> Option<MutexGuard<'_, Seat>> {
         let start = Instant::now();
         while start.elapsed() < wait {
             if let Some(seat) = self.strategy.try_lock() {
@@ -456,6 +503,14 @@ impl Pool {
     /// The guest's seat, however long its guest takes: its deadlines bound that.
     fn seat(&self) -> MutexGuard<'_, Seat> {
         self.try_seat(SEAT_PATIENCE).unwrap_or_else(|| self.strategy.lock())
+    }
+
+    /// Lets those go first who try for the seat: who takes it again at once would always win.
+    fn give_way(&self) {
+        let start = Instant::now();
+        while self.waiting.load(Ordering::Relaxed) > 0 && start.elapsed() < SPIN {
+            std::thread::yield_now();
+        }
     }
 
     fn vacate(&self, seat: &mut Seat, kind: Kind, fault: &CallError) -> Arc<str> {
@@ -493,8 +548,13 @@ fn tell(
     views: &[TargetView],
     now_ms: u64,
 ) -> Result<(), CallError> {
-    left.chunks(UPDATE_ROWS_MAX).try_for_each(|left| guest.leave(left))?;
-    views.chunks(UPDATE_ROWS_MAX).try_for_each(|views| guest.update(now_ms, views))
+    if !left.is_empty() {
+        guest.leave(left)?;
+    }
+    if !views.is_empty() {
+        guest.update(now_ms, views)?;
+    }
+    Ok(())
 }
 
 pub(super) fn log_restored(policy: &str, restored: bool) {

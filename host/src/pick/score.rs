@@ -8,6 +8,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+
 use super::pool::{Pool, log_restored};
 use super::table::Fresh;
 use crate::fleet::{Fleet, Machine, MachineId, MetricNames, Offered};
@@ -18,11 +20,17 @@ use crate::telemetry::Quiet;
 /// Rows of one `evaluate`: keeps a batch far below its deadline.
 const ROWS_MAX: usize = 1_024;
 
-/// Targets scored anew at a stretch after a swap: picks wait for the strategy's guest that long.
-const ANEW_ROWS: usize = 256;
+/// The formula's side of every pool: the intake brings reports, the supply new formulas.
+///
+/// Two locks, always taken in this order: the fleet, then a pool's scorer.
+pub struct Scorers {
+    fleet: Arc<RwLock<Fleet>>,
+    /// In the pools' order.
+    pools: Vec<Mutex<Scorer>>,
+}
 
-/// The formula's side of a pool; owned by the intake.
-pub(super) struct Scorer {
+/// The formula's side of one pool.
+struct Scorer {
     pool: Arc<Pool>,
     formula: Option<FormulaGuest>,
     wanted: Vec<Wanted>,
@@ -69,8 +77,39 @@ struct Batch {
     values: Vec<f64>,
 }
 
+impl Scorers {
+    /// Scorers of this fleet for these pools, still without formulas.
+    #[must_use]
+    pub fn new(fleet: Arc<RwLock<Fleet>>, pools: &[Arc<Pool>]) -> Self {
+        let scorer = |pool: &Arc<Pool>| Mutex::new(Scorer::new(Arc::clone(pool)));
+        Self { fleet, pools: pools.iter().map(scorer).collect() }
+    }
+
+    /// Takes over what changed in the fleet.
+    pub(super) fn refresh(&self, changed: &[MachineId], now_ms: u64) {
+        let fleet = self.fleet.read();
+        for scorer in &self.pools {
+            scorer.lock().refresh(&fleet, changed, now_ms);
+        }
+    }
+
+    /// Puts a configured formula in place, with the old one's state and every load anew.
+    ///
+    /// # Errors
+    /// The new formula failed; the old one and its loads stay.
+    pub(super) fn replace(
+        &self,
+        pool: usize,
+        guest: FormulaGuest,
+        now_ms: u64,
+    ) -> Result<(), CallError> {
+        let fleet = self.fleet.read();
+        self.pools[pool].lock().replace(guest, fleet, now_ms)
+    }
+}
+
 impl Scorer {
-    pub(super) fn new(pool: Arc<Pool>) -> Self {
+    fn new(pool: Arc<Pool>) -> Self {
         Self {
             pool,
             formula: None,
@@ -82,8 +121,7 @@ impl Scorer {
         }
     }
 
-    /// Takes over what changed in the fleet.
-    pub(super) fn refresh(&mut self, fleet: &Fleet, changed: &[MachineId], now_ms: u64) {
+    fn refresh(&mut self, fleet: &Fleet, changed: &[MachineId], now_ms: u64) {
         let mut left = Vec::new();
         let mut batch = Batch::default();
         for id in changed {
@@ -109,14 +147,10 @@ impl Scorer {
         self.free.extend(left);
     }
 
-    /// Puts a configured formula in place, with the old one's state and every load anew.
-    ///
-    /// # Errors
-    /// The new formula failed; the old one and its loads stay.
-    pub(super) fn replace(
+    fn replace(
         &mut self,
         mut guest: FormulaGuest,
-        fleet: &Fleet,
+        fleet: RwLockReadGuard<'_, Fleet>,
         now_ms: u64,
     ) -> Result<(), CallError> {
         match self.formula.as_mut().map(FormulaGuest::save) {
@@ -139,16 +173,13 @@ impl Scorer {
         let mut batch = Batch::default();
         let mut columns = Vec::new();
         for (id, slot) in &self.slots {
-            if let Some((machine, service)) = self.offered(fleet, *id) {
+            if let Some((machine, service)) = self.offered(&fleet, *id) {
                 let mut places = Columns::default();
                 batch.add(*slot, machine, service, &mut places, &wanted);
                 columns.push(places);
-                // A whole fleet is scored for nobody who waits: what serves goes first.
-                if columns.len().is_multiple_of(ANEW_ROWS) {
-                    std::thread::yield_now();
-                }
             }
         }
+        drop(fleet); // reports are taken in meanwhile
         let loads = batch.evaluate(&mut guest, wanted.len(), now_ms)?;
         for ((slot, _), columns) in batch.rows.iter().zip(columns) {
             self.targets[*slot as usize] = Some(Scored { columns, last_good: f64::NAN });
@@ -157,13 +188,7 @@ impl Scorer {
         self.wanted = wanted;
         self.formula = Some(guest);
         self.settle(&mut batch, Some(&loads));
-        let mut rows = batch.rows;
-        while !rows.is_empty() {
-            let rest = rows.split_off(rows.len().min(ANEW_ROWS));
-            self.pool.publish(&[], rows, now_ms);
-            std::thread::yield_now();
-            rows = rest;
-        }
+        self.pool.publish(&[], batch.rows, now_ms);
         self.pool.note_serving(Kind::Formula, generation);
         Ok(())
     }

@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::intake;
 use super::pool::Pool;
+use super::score::Scorers;
 use crate::clock::Clock;
 use crate::policy::guest::{Request, TargetView};
 use crate::policy::watch::Watch;
@@ -69,7 +69,7 @@ pub struct Supply {
     pools: Vec<Arc<Pool>>,
     /// Formula and strategy of each pool.
     seats: Vec<[Seat; 2]>,
-    intake: SyncSender<intake::Event>,
+    scorers: Arc<Scorers>,
     events: (Sender<Event>, Receiver<Event>),
     board: Board,
     clock: Clock,
@@ -99,7 +99,7 @@ impl Supply {
         folder: PathBuf,
         events: (Sender<Event>, Receiver<Event>),
         pools: Vec<Arc<Pool>>,
-        intake: SyncSender<intake::Event>,
+        scorers: Arc<Scorers>,
         clock: Clock,
         changes: Arc<watch::Sender<u64>>,
     ) -> Self {
@@ -107,7 +107,7 @@ impl Supply {
         let seats = pools.iter().map(|_| Default::default()).collect();
         let board = Arc::default();
         let watch = None;
-        Self { library, folder, watch, pools, seats, intake, events, board, clock, changes }
+        Self { library, folder, watch, pools, seats, scorers, events, board, clock, changes }
     }
 
     /// Where the policies are shown.
@@ -258,15 +258,10 @@ impl Supply {
         let (name, settings) = (Arc::from(&*config.formula), config.formula_settings.to_string());
         let start = || FormulaGuest::start(self.library.engine(), &name, module, &settings);
         try_formula(&mut start()?)?;
-        let guest = Box::new(start()?);
+        let guest = start()?;
         let serial = guest.serial;
-        let (done, wait) = mpsc::channel();
-        // An intake that has ended drops `done`: both ways of losing it read as one.
-        self.intake.send(intake::Event::Formula { pool, guest, done }).ok();
-        match wait.recv() {
-            Ok(replaced) => replaced.map(|()| serial).map_err(StartError::from),
-            Err(_) => Err(StartError::NoIntake),
-        }
+        self.scorers.replace(pool, guest, self.clock.now_ms())?;
+        Ok(serial)
     }
 
     fn seat_strategy(&mut self, pool: usize, module: &Module) -> Result<u64, StartError> {

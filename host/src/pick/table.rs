@@ -13,6 +13,9 @@ use crate::policy::guest::TargetView;
 /// Groups of one size that a target's picks are kept in.
 const GROUPS_OF_SIZE_MAX: usize = 8;
 
+/// Rows that are written or read under the lock at a stretch: a pick waits that long for it.
+pub(super) const PART_ROWS: usize = 256;
+
 /// What is written to a row.
 #[derive(Debug, Clone)]
 pub(super) struct Fresh {
@@ -42,8 +45,21 @@ pub(super) struct Row {
 /// What a guest has been told.
 #[derive(Debug, Default)]
 pub(super) struct Fed {
+    /// The table's version as of which everything is known.
     version: u64,
     slots: Vec<bool>,
+    /// The version at the start of this pass, and its next slot.
+    pass: u64,
+    next: usize,
+}
+
+/// What a guest is to be told at a stretch.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    pub(super) left: Vec<u32>,
+    pub(super) views: Vec<TargetView>,
+    /// Nothing more in this pass.
+    pub(super) is_last: bool,
 }
 
 /// All targets of a pool.
@@ -52,6 +68,7 @@ pub(super) struct Table {
     rows: Vec<Option<Row>>,
     by_machine: HashMap<Arc<str>, u32>,
     version: u64,
+    len: usize,
     eligible: usize,
 }
 
@@ -77,6 +94,7 @@ impl Table {
                     self.by_machine.remove(&old.fresh.machine);
                 }
                 self.by_machine.insert(Arc::clone(&fresh.machine), slot);
+                self.len += usize::from(row.is_none());
                 *row = Some(Row { fresh, picks: Picks::default(), born: version, version });
             }
         }
@@ -85,6 +103,7 @@ impl Table {
     pub(super) fn remove(&mut self, slot: u32) {
         self.version += 1;
         if let Some(row) = self.rows.get_mut(slot as usize).and_then(Option::take) {
+            self.len -= 1;
             self.eligible -= usize::from(row.fresh.eligible);
             self.by_machine.remove(&row.fresh.machine);
         }
@@ -101,6 +120,17 @@ impl Table {
 
     pub(super) fn rows(&self) -> impl Iterator<Item = (u32, &Row)> {
         (0..).zip(&self.rows).filter_map(|(slot, row)| Some((slot, row.as_ref()?)))
+    }
+
+    /// Part of the rows, from this slot on; empty at the end.
+    pub(super) fn part(&self, from: usize) -> &[Option<Row>] {
+        let end = self.rows.len().min(from + PART_ROWS);
+        self.rows.get(from..end).unwrap_or_default()
+    }
+
+    /// Targets, eligible or not.
+    pub(super) fn len(&self) -> usize {
+        self.len
     }
 
     pub(super) fn eligible(&self) -> usize {
@@ -120,20 +150,34 @@ impl Table {
         Some(self.get(slot)?.view(slot, now_ms))
     }
 
-    /// What a guest that was fed so far does not know: slots whose target is gone or another one,
-    /// and targets that are new, changed or picked. `fed` is the table as of now afterwards.
-    pub(super) fn feed(&self, fed: &mut Fed, now_ms: u64) -> (Vec<u32>, Vec<TargetView>) {
-        let is_same = |slot: usize| {
-            self.rows.get(slot).and_then(Option::as_ref).is_some_and(|row| row.born <= fed.version)
-        };
-        let known = fed.slots.iter().enumerate().filter(|(_, known)| **known);
-        let gone = known.map(|(slot, _)| slot).filter(|slot| !is_same(*slot));
-        let left: Vec<_> = gone.filter_map(|slot| u32::try_from(slot).ok()).collect();
-        let changed = self.rows().filter(|(_, row)| row.version > fed.version);
-        let views = changed.map(|(slot, row)| row.view(slot, now_ms)).collect();
-        fed.version = self.version;
-        fed.slots = self.rows.iter().map(Option::is_some).collect();
-        (left, views)
+    /// The next part of what a guest that was fed so far does not know: slots whose target is gone
+    /// or another one, and targets that are new, changed or picked. The last part of a pass is marked;
+    /// what changes behind a pass while it runs belongs to the next one.
+    pub(super) fn feed(&self, fed: &mut Fed, now_ms: u64) -> Part {
+        if fed.next == 0 {
+            fed.pass = self.version;
+        }
+        let end = self.rows.len().max(fed.slots.len()).min(fed.next + PART_ROWS);
+        fed.slots.resize(end.max(fed.slots.len()), false);
+        let mut part = Part::default();
+        for index in fed.next..end {
+            let row = self.rows.get(index).and_then(Option::as_ref);
+            let slot = u32::try_from(index).unwrap_or(u32::MAX);
+            let is_known = fed.slots[index];
+            if is_known && row.is_none_or(|row| row.born > fed.version) {
+                part.left.push(slot);
+            }
+            if let Some(row) = row.filter(|row| !is_known || row.version > fed.version) {
+                part.views.push(row.view(slot, now_ms));
+            }
+            fed.slots[index] = row.is_some();
+        }
+        fed.next = end;
+        part.is_last = end == self.rows.len().max(fed.slots.len());
+        if part.is_last {
+            (fed.version, fed.next) = (fed.pass, 0);
+        }
+        part
     }
 }
 
@@ -257,20 +301,57 @@ mod tests {
         let mut table = Table::default();
         (0..4).for_each(|slot| table.put(slot, fresh(&format!("m{slot}"), 0)));
         let mut fed = Fed::default();
-        let (left, views) = table.feed(&mut fed, 0);
-        assert_eq!((left.len(), views.len()), (0, 4));
+        let pass = |table: &Table, fed: &mut Fed| {
+            let part = table.feed(fed, 0);
+            assert!(part.is_last, "four rows are one part");
+            let slots: Vec<_> = part.views.iter().map(|view| view.slot).collect();
+            (part.left, slots)
+        };
+        assert_eq!(pass(&table, &mut fed), (vec![], vec![0, 1, 2, 3]));
         table.remove(0);
         table.remove(1);
         table.put(1, fresh("other", 0));
         table.put(2, Fresh { eligible: false, ..fresh("m2", 0) });
-        let slots = |views: &[TargetView]| views.iter().map(|view| view.slot).collect::<Vec<_>>();
-        let (left, views) = table.feed(&mut fed, 0);
-        assert_eq!((left, slots(&views)), (vec![0, 1], vec![1, 2]));
+        assert_eq!(pass(&table, &mut fed), (vec![0, 1], vec![1, 2]));
         table.count_pick(3, 9);
-        let (left, views) = table.feed(&mut fed, 0);
-        assert_eq!((left, slots(&views), views[0].picks), (vec![], vec![3], 1));
-        let (left, views) = table.feed(&mut fed, 0);
-        assert_eq!((left.len(), views.len()), (0, 0));
-        assert_eq!(table.eligible(), 2);
+        assert_eq!(pass(&table, &mut fed), (vec![], vec![3]));
+        assert_eq!(pass(&table, &mut fed), (vec![], vec![]));
+        assert_eq!((table.len(), table.eligible()), (3, 2));
+    }
+
+    #[test]
+    fn what_changes_behind_a_pass_is_told_by_the_next() {
+        let (mut table, mut fed) = (Table::default(), Fed::default());
+        let rows = u32::try_from(2 * PART_ROWS + 1).expect("few rows");
+        (0..rows).for_each(|slot| table.put(slot, fresh(&format!("m{slot}"), 0)));
+        let mut told = std::collections::BTreeMap::new();
+        let mut tell = |part: Part| {
+            part.left
+                .iter()
+                .for_each(|slot| assert!(told.remove(slot).is_some(), "{slot} unknown"));
+            told.extend(part.views.iter().map(|view| (view.slot, view.picks)));
+            (part.views.len(), part.is_last, told.len())
+        };
+        assert_eq!(tell(table.feed(&mut fed, 0)), (PART_ROWS, false, PART_ROWS));
+        table.count_pick(0, 5); // told already
+        table.remove(1);
+        table.put(2, fresh("other", 0));
+        table.count_pick(rows - 1, 5); // still to be told
+        table.remove(rows - 2);
+        assert_eq!(tell(table.feed(&mut fed, 0)), (PART_ROWS - 1, false, 2 * PART_ROWS - 1));
+        assert_eq!(tell(table.feed(&mut fed, 0)), (1, true, 2 * PART_ROWS));
+        // The next pass: 0 was picked, 1 is gone, 2 is another.
+        assert_eq!(tell(table.feed(&mut fed, 0)), (2, false, 2 * PART_ROWS - 1));
+        while !table.feed(&mut fed, 0).is_last {}
+        assert_eq!(table.feed(&mut fed, 0).views.len(), 0);
+    }
+
+    #[test]
+    fn counts_follow_the_rows() {
+        let mut table = Table::default();
+        (0..3).for_each(|slot| table.put(slot, fresh(&format!("m{slot}"), 0)));
+        table.put(0, Fresh { eligible: false, ..fresh("m0", 0) });
+        table.remove(1);
+        assert_eq!((table.len(), table.eligible()), (2, 1));
     }
 }

@@ -58,9 +58,6 @@ pub enum StartError {
     /// A call failed.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// The thread that scores has ended.
-    #[error("nothing scores any more: the thread for reports has ended")]
-    NoIntake,
 }
 
 impl StartError {

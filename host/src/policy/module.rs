@@ -238,7 +238,7 @@ fn on_compiler_thread<T: Send + 'static>(
         .stack_size(COMPILER_STACK_BYTES);
     let thread = compiler.spawn(move || {
         // On Linux this is the thread's own. Where it is refused, the compiler runs as it is.
-        if let Err(error) = rustix::process::nice(COMPILER_NICE) {
+        if let Err(error) = rustix::process::setpriority_process(None, COMPILER_NICE) {
             tracing::debug!(%error, "the compiler runs at normal priority");
         }
         send.send(build()).ok(); // nobody waits for what took too long

@@ -19,6 +19,7 @@ use crate::config::{HostConfig, PoolConfig, ReportsConfig};
 use crate::fleet::Fleet;
 use crate::pick::intake::{self, Intake};
 use crate::pick::pool::Pool;
+use crate::pick::score::Scorers;
 use crate::pick::supply::{self, Supply};
 use crate::pick::{Pools, build_pools};
 use crate::policy::{Limits, PolicyEngine};
@@ -66,14 +67,16 @@ impl Host {
         let (supply_events, supply_queue) = mpsc::channel();
         let pools: Vec<Arc<Pool>> = build_pools(pools, &supply_events);
 
-        let intake = Intake::new(Arc::clone(&fleet), keyring, &pools, clock, Arc::clone(&changes));
+        let scorers = Arc::new(Scorers::new(Arc::clone(&fleet), &pools));
+        let (written, scored) = (Arc::clone(&fleet), Arc::clone(&scorers));
+        let intake = Intake::new(written, keyring, scored, clock, Arc::clone(&changes));
         let counts = intake.counts();
         let supply = Supply::new(
             engine,
             config.policies.clone(),
             (supply_events.clone(), supply_queue),
             pools.clone(),
-            intake_events.clone(),
+            scorers,
             clock,
             changes,
         );
