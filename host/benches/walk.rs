@@ -191,6 +191,8 @@ fn view(slot: u32, load: f64) -> TargetView {
         error_rate: 0.0,
         eligible: true,
         warm: 1.0,
+        accepted: 0,
+        completed: 0,
     }
 }
 
@@ -372,7 +374,7 @@ fn large_strategy(label: u8) -> Vec<u8> {
                 (local $count i64)
                 (if (i32.eqz (local.get 3)) (then (return)))
                 (local.set $count (i64.add (i64.const 1) (i64.load32_u (i32.add (local.get 2)
-                    (i32.mul (i32.const 56) (i32.sub (local.get 3) (i32.const 1)))))))
+                    (i32.mul (i32.const 72) (i32.sub (local.get 3) (i32.const 1)))))))
                 (if (i64.gt_u (local.get $count) (global.get $count))
                     (then (global.set $count (local.get $count)))))
             (func (export "{interface}#leave") (param i32 i32))

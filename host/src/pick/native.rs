@@ -41,11 +41,7 @@ mod tests {
     fn picks(loads: &[f64], count: u32) -> Vec<u32> {
         let mut table = Table::default();
         for (slot, load) in (0..).zip(loads) {
-            let (machine, address) = (format!("m{slot}").into(), "".into());
-            let (missing, load) = (Vec::new(), *load);
-            let (weight, in_flight, eligible, captured_ms) = (1.0, 0, true, 0);
-            let fresh =
-                Fresh { machine, address, load, weight, in_flight, eligible, captured_ms, missing };
+            let fresh = Fresh::of(format!("m{slot}"), *load);
             table.put(slot, fresh);
         }
         let pick = |now_ms| {

@@ -304,6 +304,8 @@ impl Batch {
             // Two good weights can make none.
             weight: (machine.weight * service.weight).clamp(f64::MIN_POSITIVE, f64::MAX),
             in_flight: service.in_flight,
+            accepted: service.accepted,
+            completed: service.completed,
             eligible: machine.takes_work(),
             captured_ms: machine.captured_ms,
             missing,

@@ -334,6 +334,8 @@ fn try_strategy(guest: &mut StrategyGuest) -> Result<(), CallError> {
         error_rate: 0.0,
         eligible: slot != 5,
         warm: 1.0,
+        accepted: u64::from(slot),
+        completed: 0,
     };
     let request = |random| Request { key: random, class: 0, cost: 1.0, now_ms: random, random };
     let check = |guest: &mut StrategyGuest, call, slot: Option<u32>| match slot {

@@ -25,6 +25,8 @@ pub(super) struct Fresh {
     pub(super) load: f64,
     pub(super) weight: f64,
     pub(super) in_flight: u32,
+    pub(super) accepted: u64,
+    pub(super) completed: u64,
     pub(super) eligible: bool,
     pub(super) captured_ms: u64,
     /// Metrics that the formula needs and the target does not report.
@@ -200,6 +202,8 @@ impl Row {
             error_rate: 0.0,
             eligible: self.fresh.eligible,
             warm: 1.0,
+            accepted: self.fresh.accepted,
+            completed: self.fresh.completed,
         }
     }
 }
@@ -241,20 +245,30 @@ impl Picks {
 }
 
 #[cfg(test)]
+impl Fresh {
+    /// An eligible target.
+    pub(super) fn of(machine: String, load: f64) -> Self {
+        Self {
+            machine: machine.into(),
+            address: "10.0.0.1".into(),
+            load,
+            weight: 1.0,
+            in_flight: 0,
+            accepted: 0,
+            completed: 0,
+            eligible: true,
+            captured_ms: 0,
+            missing: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     fn fresh(machine: &str, captured_ms: u64) -> Fresh {
-        Fresh {
-            machine: machine.into(),
-            address: "10.0.0.1".into(),
-            load: 0.5,
-            weight: 1.0,
-            in_flight: 0,
-            eligible: true,
-            captured_ms,
-            missing: Vec::new(),
-        }
+        Fresh { captured_ms, ..Fresh::of(machine.to_owned(), 0.5) }
     }
 
     #[test]

@@ -30,7 +30,8 @@ pub struct Target {
     pub load: f64,
     /// Capacity relative to the others, > 0, default 1.
     pub weight: f64,
-    /// Leases open now, on all known hosts.
+    /// Requests inside the target: as it reported them or, where it reports no counts, the leases
+    /// open now.
     pub in_flight: u32,
     /// Picks made after the report was captured, this guest's own included.
     pub picks: u32,
@@ -44,6 +45,10 @@ pub struct Target {
     pub eligible: bool,
     /// Slow-start share, 0 to 1; 1: warm.
     pub warm: f32,
+    /// Requests accepted since the target started, from all hosts, as it reported them.
+    pub accepted: u64,
+    /// Requests completed likewise. Both 0: the target reports no counts.
+    pub completed: u64,
 }
 
 impl Target {
@@ -61,6 +66,8 @@ impl Target {
             error_rate: 0.0,
             eligible: true,
             warm: 1.0,
+            accepted: 0,
+            completed: 0,
         }
     }
 }

@@ -69,6 +69,8 @@ impl From<strategy_wit::TargetView> for Target {
             error_rate: view.error_rate,
             eligible: view.eligible,
             warm: view.warm,
+            accepted: view.accepted,
+            completed: view.completed,
         }
     }
 }

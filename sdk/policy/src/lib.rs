@@ -48,6 +48,7 @@ mod fleet;
 mod formula;
 mod strategy;
 
+pub mod index;
 pub mod log;
 pub mod settings;
 pub mod testing;
