@@ -9,6 +9,8 @@
 
 use std::cmp::Ordering;
 
+use crate::math;
+
 /// Dense number of a target inside one guest; given to another target only after `leave`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(pub u32);
@@ -70,7 +72,44 @@ impl Target {
             completed: 0,
         }
     }
+
+    /// What the target can take relative to the others: its weight, less while it warms up. Positive
+    /// and finite, so that it can be divided by.
+    #[must_use]
+    pub fn capacity(&self) -> f64 {
+        let warm = f64::from(self.warm).clamp(WARM_MIN, 1.0);
+        (self.weight * warm).clamp(f64::MIN_POSITIVE, f64::MAX)
+    }
+
+    /// Requests that it works on, as far as is known: those reported and the picks since.
+    #[must_use]
+    pub fn in_use(&self) -> f64 {
+        f64::from(self.in_flight) + f64::from(self.picks)
+    }
+
+    /// Requests that it works on per capacity: how full it is, next to the others.
+    #[must_use]
+    pub fn fullness(&self) -> f64 {
+        self.in_use() / self.capacity()
+    }
+
+    /// How much dearer its failures make it, from 1 on: 1 / (1 - error rate)².
+    ///
+    /// Failing is often fast, so that a broken target looks like the fastest one. If failures take no
+    /// time, the mean latency is the good requests' latency times (1 - error rate): the first factor
+    /// takes that illusion away. The second counts the attempts until one succeeds.
+    #[must_use]
+    pub fn failure_price(&self) -> f64 {
+        let success = (1.0 - f64::from(self.error_rate)).clamp(SUCCESS_MIN, 1.0);
+        1.0 / (success * success)
+    }
 }
+
+/// A target that has just started is offered a little, or it would never become warm.
+const WARM_MIN: f64 = 0.01;
+
+/// Keeps the price of a target that only fails finite.
+const SUCCESS_MIN: f64 = 0.01;
 
 /// An eligible target, with what most choices need; [`Fleet::get`] has the rest. Kept small: a
 /// random choice reads only these, and how many of them fit the cache is what it costs.
@@ -107,11 +146,16 @@ pub struct Request {
 }
 
 impl Request {
+    /// The client's key, or random bits where there is none: who has no key goes anywhere.
+    #[must_use]
+    pub fn key_or_random(&self) -> u64 {
+        if self.key == 0 { self.random } else { self.key }
+    }
+
     /// Two independent 32-bit draws from the request's random bits.
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "the two halves are the point")]
     pub fn draws(&self) -> (u32, u32) {
-        (self.random as u32, (self.random >> 32) as u32)
+        math::halves(self.random)
     }
 }
 
@@ -127,6 +171,8 @@ pub struct Fleet {
     among: Option<Vec<Candidate>>,
     hosts: u32,
     now_ms: u64,
+    /// How many targets are not warm.
+    warming: u32,
 }
 
 impl Fleet {
@@ -136,6 +182,16 @@ impl Fleet {
         let target = (*self.targets.get(slot.index())?)?;
         let candidate = self.eligible.get(self.position[slot.index()] as usize);
         Some(Target { picks: candidate.map_or(target.picks, |counted| counted.picks), ..target })
+    }
+
+    /// The target in a slot, if this request may go to it.
+    #[must_use]
+    pub fn offered(&self, slot: Slot) -> Option<Target> {
+        let among = self.among.as_ref();
+        let is_among =
+            |slots: &Vec<Candidate>| slots.binary_search_by_key(&slot, |c| c.slot).is_ok();
+        let target = self.get(slot)?;
+        (target.eligible && among.is_none_or(is_among)).then_some(target)
     }
 
     /// All targets, in slot order.
@@ -149,6 +205,24 @@ impl Fleet {
     pub fn eligible(&self) -> Eligible<'_> {
         let candidates = self.among.as_deref().unwrap_or(&self.eligible);
         Eligible { fleet: self, candidates, ordered: self.among.is_some() }
+    }
+
+    /// The targets that this request may go to, with all that is known of them; slower than
+    /// [`eligible`](Self::eligible), which has what most choices need.
+    pub fn all_offered(&self) -> impl Iterator<Item = Target> {
+        self.eligible().into_iter().filter_map(|candidate| self.get(candidate.slot))
+    }
+
+    /// The host asks for a choice among candidates: an index over all targets does not answer it.
+    #[must_use]
+    pub fn is_limited(&self) -> bool {
+        self.among.is_some()
+    }
+
+    /// No target is in its slow start: nobody needs to look.
+    #[must_use]
+    pub fn is_warm(&self) -> bool {
+        self.warming == 0
     }
 
     /// Hosts that choose for this pool, this one included.
@@ -180,13 +254,15 @@ impl Fleet {
         } else {
             self.eligible[at as usize] = Candidate::from(&target);
         }
+        self.warming += u32::from(target.warm < 1.0);
+        self.forget(slot);
         self.targets[slot.index()] = Some(target);
     }
 
     pub(crate) fn leave(&mut self, slot: Slot) {
         if self.targets.get(slot.index()).is_some() {
             self.withdraw(slot);
-            self.targets[slot.index()] = None;
+            self.forget(slot);
         }
     }
 
@@ -216,6 +292,12 @@ impl Fleet {
         let chosen = choose(self);
         self.among = None;
         chosen
+    }
+
+    /// Takes a target out of its slot, if there is one.
+    fn forget(&mut self, slot: Slot) {
+        let old = self.targets[slot.index()].take();
+        self.warming -= u32::from(old.is_some_and(|target| target.warm < 1.0));
     }
 
     /// Takes a target out of the eligible ones, if it is there.
@@ -264,6 +346,12 @@ impl<'a> Eligible<'a> {
         self.candidates.iter()
     }
 
+    /// All of them, from a random one on and round: the first of equals is not always the same.
+    pub fn from_random(&self, draw: u32) -> impl Iterator<Item = &'a Candidate> + use<'a> {
+        let (before, rest) = self.candidates.split_at(scale(draw, self.len()));
+        rest.iter().chain(before)
+    }
+
     /// A uniformly drawn one. Cost O(1).
     #[must_use]
     pub fn random(&self, draw: u32) -> Option<&'a Candidate> {
@@ -287,7 +375,7 @@ impl<'a> Eligible<'a> {
         self.iter().min_by(|a, b| self.by_load(a, b)).map(|candidate| candidate.slot)
     }
 
-    /// Orders by load, unknown loads last; equal loads by picks per weight, so that a tie does not
+    /// Orders by load, unknown loads last; equal loads by picks per capacity, so that a tie does not
     /// send everything to one target.
     #[must_use]
     pub fn by_load(&self, a: &Candidate, b: &Candidate) -> Ordering {
@@ -298,14 +386,14 @@ impl<'a> Eligible<'a> {
         }
     }
 
-    /// Orders by picks per weight.
+    /// Orders by picks per capacity.
     #[cold]
     fn by_picks(&self, a: &Candidate, b: &Candidate) -> Ordering {
-        let weight = |known: &Candidate| {
+        let capacity = |known: &Candidate| {
             let target = self.fleet.targets.get(known.slot.index()).and_then(Option::as_ref);
-            target.map_or(1.0, |target| target.weight)
+            target.map_or(1.0, Target::capacity)
         };
-        let share = |known: &Candidate| f64::from(known.picks) / weight(known);
+        let share = |known: &Candidate| f64::from(known.picks) / capacity(known);
         share(a).total_cmp(&share(b))
     }
 
@@ -431,6 +519,48 @@ mod tests {
                 assert_ne!(a.slot, b.slot);
             }
         }
+    }
+
+    #[test]
+    fn capacity_is_the_weight_that_is_warm() {
+        let target = |weight, warm| Target { weight, warm, ..Target::new(Slot(0), 0.0) };
+        assert_eq!(target(3.0, 1.0).capacity().to_bits(), 3.0_f64.to_bits());
+        assert_eq!(target(3.0, 0.5).capacity().to_bits(), 1.5_f64.to_bits());
+        for (weight, warm) in [(3.0, 0.0), (f64::MIN_POSITIVE, 0.1), (f64::MAX, 1.0)] {
+            let capacity = target(weight, warm).capacity();
+            assert!(capacity > 0.0 && (1.0 / capacity).is_finite(), "{weight} {warm}");
+        }
+    }
+
+    #[test]
+    fn failures_make_a_target_dearer_but_never_infinitely() {
+        let price = |error_rate| Target { error_rate, ..Target::new(Slot(0), 0.0) }.failure_price();
+        assert_eq!([0.0, 0.5].map(|rate| price(rate).to_bits()), [1.0, 4.0].map(f64::to_bits));
+        assert!(price(1.0) > 9_000.0 && price(1.0).is_finite());
+    }
+
+    #[test]
+    fn fleet_knows_whether_a_target_is_warming_up() {
+        let mut fleet = fleet(&[1.0, 1.0]);
+        let cold = Target { warm: 0.2, ..Target::new(Slot(1), 1.0) };
+        assert!(fleet.is_warm());
+        fleet.update(0, 1, cold);
+        fleet.update(0, 1, cold);
+        assert!(!fleet.is_warm());
+        fleet.leave(Slot(1));
+        fleet.leave(Slot(1));
+        assert!(fleet.is_warm());
+    }
+
+    #[test]
+    fn only_eligible_candidates_are_offered() {
+        let mut fleet = fleet(&[1.0; 3]);
+        fleet.update(0, 1, Target { eligible: false, ..Target::new(Slot(2), 1.0) });
+        let offered = |fleet: &Fleet| {
+            (0..4).filter(|slot| fleet.offered(Slot(*slot)).is_some()).collect::<Vec<_>>()
+        };
+        assert_eq!(offered(&fleet), [0, 1]);
+        assert_eq!(fleet.limited_to(vec![Slot(2), Slot(1)], |fleet| offered(fleet)), [1]);
     }
 
     #[test]

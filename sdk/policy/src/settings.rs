@@ -1,5 +1,7 @@
 //! A policy's settings: a JSON object from the host's configuration, into a type of the policy's.
 
+use std::ops::RangeInclusive;
+
 use serde::de::DeserializeOwned;
 
 /// The schema of a policy without settings.
@@ -26,8 +28,26 @@ pub fn parse<T: DeserializeOwned>(settings: &str) -> Result<T, String> {
     serde_json::from_str(settings).map_err(|error| error.to_string())
 }
 
+/// The value of the setting `name`, if it is in its range.
+///
+/// # Errors
+/// It is not; the message says what may be.
+pub fn in_range(name: &str, value: f64, range: RangeInclusive<f64>) -> Result<f64, String> {
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    Err(format!("{name}: {value} is not a number from {} to {}", range.start(), range.end()))
+}
+
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn setting_out_of_range_is_named_with_its_range() {
+        assert_eq!(super::in_range("spill", 0.0, 0.0..=9.0), Ok(0.0));
+        let error = super::in_range("spill", f64::NAN, 0.0..=9.0).expect_err("not a number");
+        assert_eq!(error, "spill: NaN is not a number from 0 to 9");
+    }
+
     #[test]
     fn settings_for_a_policy_without_settings_are_refused() {
         assert!(super::none(" { } ").is_ok());

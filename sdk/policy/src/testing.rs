@@ -1,6 +1,6 @@
 //! Runs a policy natively against a fake fleet: the same trait, the same runner, no Wasm.
 
-use crate::{Formula, FormulaRunner, Request, Row, Slot, Strategy, StrategyRunner, Target};
+use crate::{Formula, FormulaRunner, Request, Row, Slot, Strategy, StrategyRunner, Target, math};
 
 /// Plays the host for a strategy.
 ///
@@ -120,6 +120,67 @@ impl<S: Strategy> StrategyHost<S> {
     }
 }
 
+/// Plays random reports, departures and requests, hostile ones among them, and checks what every
+/// strategy owes: a target that is eligible and among the candidates, wherever there is one.
+///
+/// # Panics
+/// An answer is wrong, or the strategy refuses the settings.
+pub fn check_answers<S: Strategy>(settings: &str) {
+    for (targets, seed) in [(1, 1), (3, 2), (40, 3)] {
+        let mut host = StrategyHost::<S>::new(settings, seed).expect("good settings");
+        (0..targets).for_each(|_| _ = host.add(0.5));
+        let mut present = vec![true; targets as usize];
+        for bits in math::draws(seed).take(5_000) {
+            let (draw, place) = math::halves(bits);
+            let slot = place % targets;
+            host.now_ms += u64::from(draw % 7);
+            match draw % 16 {
+                0 => {
+                    host.leave(slot);
+                    present[slot as usize] = false;
+                }
+                1..5 => {
+                    host.change(slot, |target| disturb(target, draw >> 4));
+                    present[slot as usize] = true;
+                }
+                5 => check_answer(&mut host, &present, &[slot, place / 2 % targets, targets]),
+                _ => check_answer(&mut host, &present, &[]),
+            }
+        }
+    }
+}
+
+/// Changes a target into another, of any kind that the contract allows.
+fn disturb(target: &mut Target, draw: u32) {
+    let of = |bits: u32| (draw >> bits) as usize % 4;
+    target.load = [f64::NAN, 0.0, 0.5, f64::MAX][of(0)];
+    target.weight = [1.0, 2.5, f64::MIN_POSITIVE, f64::MAX][of(2)];
+    target.in_flight = [0, 1, 7, u32::MAX][of(4)];
+    target.picks = [0, 1, 7, u32::MAX][of(6)];
+    target.latency_us = [0, 1, 7, u32::MAX][of(8)];
+    target.error_rate = [0.0, 0.0, 0.5, 1.0][of(10)];
+    target.warm = [1.0, 1.0, 0.5, 0.0][of(12)];
+    target.eligible = of(14) > 0;
+}
+
+/// One request; no candidates: all are.
+fn check_answer<S: Strategy>(host: &mut StrategyHost<S>, present: &[bool], candidates: &[u32]) {
+    let request = Request { key: host.random % 9, ..host.request() };
+    let slots = candidates.iter().copied().map(Slot).collect();
+    let picked = match candidates {
+        [] => host.runner.pick(&request),
+        _ => host.runner.pick_among(&request, slots),
+    };
+    let may_go = |target: &Target| {
+        let is_candidate = candidates.is_empty() || candidates.contains(&target.slot.0);
+        target.eligible && present[target.slot.index()] && is_candidate
+    };
+    let allowed: Vec<_> = host.targets.iter().filter(|target| may_go(target)).collect();
+    assert_eq!(picked.is_some(), !allowed.is_empty(), "a target wherever there is one");
+    let is_allowed = |slot: Slot| allowed.iter().any(|target| target.slot == slot);
+    assert!(picked.is_none_or(is_allowed), "{picked:?} is not one of {allowed:?}");
+}
+
 /// Plays the host for a formula.
 #[derive(Debug)]
 pub struct FormulaHost<F> {
@@ -171,10 +232,7 @@ pub fn row(values: &[f64]) -> Row<'_> {
     Row { now_ms: 0, slot: Slot(0), values }
 }
 
-/// SplitMix64 (Steele, Lea and Flood 2014): the next state is also the draw.
+/// SplitMix64: the next state is also the draw.
 fn splitmix(state: u64) -> u64 {
-    let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    math::mix(state.wrapping_add(math::GOLDEN))
 }
