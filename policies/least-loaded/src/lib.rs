@@ -2,26 +2,56 @@
 //!
 //! Use it when reports are fresh compared with the time a request takes, or when picks are rare:
 //! with old reports everything that arrives between two reports goes to the same target (Mitzenmacher
-//! 2000), and `p2c` does better. Equal loads go to the target with the fewest picks per weight;
-//! unknown loads come last. No settings. Cost O(n) a pick.
+//! 2000), and `p2c` does better. Equal loads go to the target with the fewest picks per weight *
+//! slow-start share, and full equals take turns; unknown loads come last.
+//!
+//! No settings, no state. Cost O(log n) a pick, O(n) among candidates.
 
+use loadline_sdk::index::Tournament;
 use loadline_sdk::prelude::*;
 
 /// The strategy.
 #[derive(Debug, Default)]
-pub struct LeastLoaded;
+pub struct LeastLoaded {
+    /// Load, then picks per capacity.
+    ranking: Tournament<(f64, f64)>,
+}
 
 impl Strategy for LeastLoaded {
-    fn pick(&mut self, fleet: &Fleet, _request: &Request) -> Option<Slot> {
-        fleet.eligible().min_by_load()
+    fn update(&mut self, fleet: &Fleet, changed: &[Slot]) {
+        for slot in changed {
+            match fleet.offered(*slot) {
+                Some(target) => self.ranking.refresh(*slot, rank(&target)),
+                None => self.ranking.remove(*slot),
+            }
+        }
     }
+
+    fn leave(&mut self, _fleet: &Fleet, slots: &[Slot]) {
+        slots.iter().for_each(|slot| self.ranking.remove(*slot));
+    }
+
+    fn pick(&mut self, fleet: &Fleet, _request: &Request) -> Option<Slot> {
+        let slot = if fleet.is_limited() {
+            fleet.eligible().min_by_load()?
+        } else {
+            self.ranking.min()?.0
+        };
+        let target = fleet.get(slot)?;
+        self.ranking.set(slot, rank(&Target { picks: target.picks.saturating_add(1), ..target }));
+        Some(slot)
+    }
+}
+
+fn rank(target: &Target) -> (f64, f64) {
+    (target.load, f64::from(target.picks) / target.capacity())
 }
 
 export_strategy!(LeastLoaded);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::StrategyHost;
+    use loadline_sdk::testing::{StrategyHost, check_answers};
 
     use super::*;
 
@@ -31,13 +61,58 @@ mod tests {
         assert_eq!(host.pick(), Some(Slot(2)));
         assert_eq!(host.pick_among(&[0, 1]), Some(Slot(1)));
         assert_eq!(host.pick_among(&[0]), Some(Slot(0)));
+        host.leave(2);
+        assert_eq!(host.pick(), Some(Slot(1)));
+        host.leave(1);
+        assert_eq!(host.pick(), Some(Slot(0)));
     }
 
     #[test]
-    fn equal_loads_share_by_weight() {
-        let mut host = StrategyHost::<LeastLoaded>::with_loads(&[0.5, 0.5]);
+    fn reports_move_the_work() {
+        let mut host = StrategyHost::<LeastLoaded>::with_loads(&[0.3, 0.2, 0.9]);
+        assert_eq!(host.shares(10), [0, 10, 0]);
+        host.change(1, |target| target.load = 0.4);
+        assert_eq!(host.shares(10), [10, 0, 0]);
+        host.change(0, |target| target.load = f64::NAN);
+        assert_eq!(host.shares(10), [0, 10, 0]);
+    }
+
+    #[test]
+    fn equal_loads_share_by_weight_and_warmth() {
+        let mut host = StrategyHost::<LeastLoaded>::with_loads(&[0.5; 3]);
         host.change(1, |target| target.weight = 3.0);
-        assert_eq!(host.shares(400), [100, 300]);
+        host.change(2, |target| target.warm = 0.5);
+        assert_eq!(host.shares(450), [100, 300, 50]);
+    }
+
+    #[test]
+    fn full_equals_take_turns_when_each_pick_is_reported_at_once() {
+        let mut host = StrategyHost::<LeastLoaded>::with_loads(&[f64::NAN; 3]);
+        let mut shares = [0; 3];
+        for _ in 0..30 {
+            shares[host.pick().expect("three are eligible").index()] += 1;
+            (0..3).for_each(|slot| host.change(slot, |target| target.picks = 0));
+        }
+        assert_eq!(shares, [10; 3]);
+    }
+
+    #[test]
+    fn index_agrees_with_a_scan() {
+        let mut host = StrategyHost::<LeastLoaded>::with_loads(&[0.0; 20]);
+        for round in 0_u32..2_000 {
+            host.change(round * 7 % 20, |target| {
+                target.load = f64::from(round * 13 % 5);
+                target.eligible = round % 3 > 0;
+            });
+            let scanned = host.pick_among(&(0..20).collect::<Vec<_>>());
+            let load = |slot: Option<Slot>, host: &mut StrategyHost<LeastLoaded>| {
+                let mut load = f64::NAN;
+                host.change(slot.map_or(99, |slot| slot.0), |target| load = target.load);
+                load.to_bits()
+            };
+            let indexed = host.pick();
+            assert_eq!(load(scanned, &mut host), load(indexed, &mut host));
+        }
     }
 
     #[test]
@@ -45,5 +120,10 @@ mod tests {
         let mut host = StrategyHost::<LeastLoaded>::with_loads(&[0.5]);
         host.change(0, |target| target.eligible = false);
         assert_eq!(host.pick(), None);
+    }
+
+    #[test]
+    fn every_answer_is_a_target_that_may_be_picked() {
+        check_answers::<LeastLoaded>("{}");
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! The safe default: it needs no tuning, stays good with reports that are several service times old
 //! and cannot send everything to one target (Mitzenmacher, "How useful is old information", 2000).
-//! Of the two the lower load wins; equal loads go to the one with fewer picks per weight; an unknown
-//! load loses. No settings. Cost O(1) a pick at any fleet size.
+//! Of the two the lower load wins; equal loads go to the one with fewer picks per weight * slow-start
+//! share; an unknown load loses. A target in its slow start gives way to the other one with
+//! probability 1 - its share. No settings. Cost O(1) a pick at any fleet size.
 
-use loadline_sdk::prelude::*;
+use loadline_sdk::{math, prelude::*};
 
 /// The strategy.
 #[derive(Debug, Default)]
@@ -15,16 +16,36 @@ impl Strategy for P2c {
     fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
         let eligible = fleet.eligible();
         let (first, second) = eligible.random_pair(request.draws())?;
-        let lighter = if eligible.by_load(second, first).is_lt() { second } else { first };
-        Some(lighter.slot)
+        let is_second = eligible.by_load(second, first).is_lt();
+        let (lighter, other) = if is_second { (second, first) } else { (first, second) };
+        let chosen =
+            if fleet.is_warm() { lighter } else { spare_cold(fleet, request, lighter, other) };
+        Some(chosen.slot)
     }
+}
+
+/// The first, unless it gives way for not being warm, and the other does not.
+#[cold]
+fn spare_cold<'a>(
+    fleet: &Fleet,
+    request: &Request,
+    first: &'a Candidate,
+    other: &'a Candidate,
+) -> &'a Candidate {
+    // The draws for the pair are used up.
+    let draws = math::halves(math::mix(request.random));
+    let gives_way = |known: &Candidate, draw: u32| {
+        let warm = fleet.get(known.slot).map_or(1.0, |target| f64::from(target.warm));
+        f64::from(draw) >= warm * 4_294_967_296.0
+    };
+    if gives_way(first, draws.0) && !gives_way(other, draws.1) { other } else { first }
 }
 
 export_strategy!(P2c);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::StrategyHost;
+    use loadline_sdk::testing::{StrategyHost, check_answers};
 
     use super::*;
 
@@ -51,5 +72,28 @@ mod tests {
     fn own_picks_break_ties() {
         let mut host = StrategyHost::<P2c>::with_loads(&[0.5, 0.5]);
         assert_eq!(host.shares(1_000), [500, 500]);
+    }
+
+    #[test]
+    fn slow_start_takes_its_share_of_what_it_would_win() {
+        let mut host = StrategyHost::<P2c>::with_loads(&[0.1, 0.5, 0.9]);
+        host.change(0, |target| target.warm = 0.25);
+        // The lightest is in two pairs of three, and wins a quarter of them.
+        let shares = host.shares(30_000);
+        assert!(shares[0].abs_diff(5_000) < 330, "{shares:?}");
+        host.change(0, |target| target.warm = 1.0);
+        assert!(host.shares(30_000)[0].abs_diff(20_000) < 410);
+    }
+
+    #[test]
+    fn farm_that_has_just_started_is_served_by_load() {
+        let mut host = StrategyHost::<P2c>::with_loads(&[0.1, 0.5]);
+        (0..2).for_each(|slot| host.change(slot, |target| target.warm = 0.0));
+        assert_eq!(host.shares(100), [100, 0]);
+    }
+
+    #[test]
+    fn every_answer_is_a_target_that_may_be_picked() {
+        check_answers::<P2c>("{}");
     }
 }

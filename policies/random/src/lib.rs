@@ -20,7 +20,7 @@ export_strategy!(Random);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::StrategyHost;
+    use loadline_sdk::testing::{StrategyHost, check_answers};
 
     use super::*;
 
@@ -40,5 +40,10 @@ mod tests {
         assert_eq!(host.shares(1_000)[1], 0);
         host.leave(0);
         assert_eq!(host.shares(100), [0, 0, 100]);
+    }
+
+    #[test]
+    fn every_answer_is_a_target_that_may_be_picked() {
+        check_answers::<Random>("{}");
     }
 }

@@ -36,7 +36,7 @@ export_strategy!(RoundRobin);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::StrategyHost;
+    use loadline_sdk::testing::{StrategyHost, check_answers};
 
     use super::*;
 
@@ -63,5 +63,10 @@ mod tests {
     #[test]
     fn foreign_state_is_refused() {
         assert!(!RoundRobin::default().restore(b"not a slot"));
+    }
+
+    #[test]
+    fn every_answer_is_a_target_that_may_be_picked() {
+        check_answers::<RoundRobin>("{}");
     }
 }
