@@ -1,0 +1,222 @@
+//! `fuzzy`: the targets that are not clearly above the average take turns.
+//!
+//! The adaptive rule of an application server's balancer: average load, difference to it, threshold
+//! divided by the number of targets. Defined here as: a target is *light* if its load is at most
+//! average + `threshold` / n, over the n eligible targets; light targets are picked round robin in
+//! slot order, the others get nothing until the next reports bring them down. So whoever is below
+//! the average takes the turns of whoever is above it, and no difference within the threshold has
+//! any effect: it does not herd as `least-loaded` does, and does not thrash. Use it where loads are
+//! noisy or coarse. In a small farm a bigger difference is tolerated than in a large one.
+//!
+//! An unknown load counts as the average, so that it is light. Weights do not count.
+//!
+//! Settings: `threshold` (in units of load, 0 to 1e9; default 1: with a load of 0 to 1, two targets
+//! tolerate a difference to the average of 0.5, ten of 0.1). The place in the round is carried over
+//! a reload. Cost O(1) a pick where most targets are light, O(n) at worst.
+
+use std::iter;
+
+use loadline_sdk::index::WeightedDraw;
+use loadline_sdk::{prelude::*, settings};
+use serde::Deserialize;
+
+/// The strategy.
+#[derive(Debug, Default)]
+pub struct Fuzzy {
+    threshold: f64,
+    /// The known loads of the eligible targets.
+    known: Known,
+    last: Option<Slot>,
+}
+
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Settings {
+    threshold: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { threshold: 1.0 }
+    }
+}
+
+impl Strategy for Fuzzy {
+    const SETTINGS_SCHEMA: &'static str = r#"{"type":"object","additionalProperties":false,"properties":{"threshold":{"type":"number","minimum":0,"maximum":1e9}}}"#;
+
+    fn configure(&mut self, settings: &str, _seed: u64) -> Result<(), String> {
+        let Settings { threshold } = settings::parse(settings)?;
+        self.threshold = settings::in_range("threshold", threshold, 0.0..=1e9)?;
+        Ok(())
+    }
+
+    fn update(&mut self, fleet: &Fleet, changed: &[Slot]) {
+        for slot in changed {
+            self.known.set(*slot, fleet.offered(*slot).map_or(f64::NAN, |target| target.load));
+        }
+    }
+
+    fn leave(&mut self, _fleet: &Fleet, slots: &[Slot]) {
+        slots.iter().for_each(|slot| self.known.set(*slot, f64::NAN));
+    }
+
+    fn pick(&mut self, fleet: &Fleet, _request: &Request) -> Option<Slot> {
+        let eligible = fleet.eligible();
+        let limit = self.average(fleet) + self.threshold / eligible.len() as f64;
+        let first = eligible.after(self.last)?;
+        let after = |candidate: &&Candidate| eligible.after(Some(candidate.slot));
+        let mut round = iter::successors(Some(first), after).take(eligible.len());
+        let light = round.find(|target| target.load.is_nan() || target.load <= limit);
+        // Rounding may put the average of equal loads just below them, and then nobody is light.
+        let next = light.unwrap_or(first).slot;
+        self.last = Some(next);
+        Some(next)
+    }
+
+    fn save(&self) -> Vec<u8> {
+        self.last.map_or_else(Vec::new, |slot| slot.0.to_le_bytes().to_vec())
+    }
+
+    fn restore(&mut self, state: &[u8]) -> bool {
+        match <[u8; 4]>::try_from(state) {
+            Ok(bytes) => self.last = Some(Slot(u32::from_le_bytes(bytes))),
+            Err(_) => return state.is_empty(),
+        }
+        true
+    }
+}
+
+impl Fuzzy {
+    /// The average of the known loads that this request can choose from.
+    fn average(&self, fleet: &Fleet) -> f64 {
+        if !fleet.is_limited() {
+            return self.known.average();
+        }
+        let loads = fleet.eligible().iter().map(|candidate| candidate.load);
+        let (mut sum, mut count) = (0.0, 0.0);
+        for load in loads.filter(|load| !load.is_nan()) {
+            sum += load;
+            count += 1.0;
+        }
+        sum / count
+    }
+}
+
+/// The average of known loads, kept as sums that do not drift.
+#[derive(Debug, Default)]
+struct Known {
+    loads: WeightedDraw,
+    count: WeightedDraw,
+}
+
+impl Known {
+    /// NaN: not known.
+    fn set(&mut self, slot: Slot, load: f64) {
+        self.loads.set(slot, load);
+        self.count.set(slot, if load.is_nan() { 0.0 } else { 1.0 });
+    }
+
+    /// NaN when there is none.
+    fn average(&self) -> f64 {
+        self.loads.total() / self.count.total()
+    }
+}
+
+export_strategy!(Fuzzy);
+
+#[cfg(test)]
+mod tests {
+    use loadline_sdk::testing::{StrategyHost, check_answers};
+
+    use super::*;
+
+    #[track_caller]
+    fn check(threshold: f64, loads: &[f64], expected: &[usize]) {
+        let mut host = StrategyHost::<Fuzzy>::new(&format!(r#"{{"threshold":{threshold}}}"#), 1)
+            .expect("good settings");
+        for load in loads {
+            host.add(*load);
+        }
+        assert_eq!(host.shares(expected.iter().sum()), expected);
+    }
+
+    #[test]
+    fn only_targets_clearly_above_the_average_are_left_out() {
+        // The average is 0.5; with four targets the limit is 0.5 + threshold / 4.
+        let loads = [0.1, 0.4, 0.6, 0.9];
+        check(0.0, &loads, &[50, 50, 0, 0]);
+        check(0.39, &loads, &[50, 50, 0, 0]);
+        check(0.41, &loads, &[50, 50, 50, 0]);
+        check(2.0, &loads, &[50; 4]);
+    }
+
+    #[test]
+    fn equal_and_unknown_loads_take_turns() {
+        check(0.0, &[0.1; 3], &[10; 3]);
+        check(0.0, &[f64::NAN; 3], &[10; 3]);
+        check(0.0, &[f64::NAN, 0.2, 0.4], &[10, 10, 0]);
+        check(0.0, &[f64::MAX; 3], &[10; 3]);
+    }
+
+    #[test]
+    fn reports_change_who_is_light() {
+        let mut host = StrategyHost::<Fuzzy>::new(r#"{"threshold":0}"#, 1).expect("good settings");
+        for load in [0.1, 0.9, 0.2] {
+            host.add(load);
+        }
+        assert_eq!(host.shares(20), [10, 0, 10]);
+        host.change(1, |target| target.load = 0.0);
+        assert_eq!(host.shares(20), [10, 10, 0]);
+        host.leave(1);
+        assert_eq!(host.shares(20), [20, 0, 0]);
+        host.change(0, |target| target.eligible = false);
+        assert_eq!(host.shares(20), [0, 0, 20]);
+        host.leave(2);
+        assert_eq!(host.pick(), None);
+    }
+
+    #[test]
+    fn load_of_one_that_left_does_not_count() {
+        let mut host = StrategyHost::<Fuzzy>::new(r#"{"threshold":0}"#, 1).expect("good settings");
+        for load in [0.1, 0.4, 3.1] {
+            host.add(load);
+        }
+        assert_eq!(host.shares(20), [10, 10, 0]);
+        host.leave(2);
+        assert_eq!(host.shares(20), [20, 0, 0]);
+    }
+
+    #[test]
+    fn candidates_are_compared_with_each_other() {
+        let mut host = StrategyHost::<Fuzzy>::new(r#"{"threshold":0}"#, 1).expect("good settings");
+        for load in [0.1, 0.8, 0.9, 0.7] {
+            host.add(load);
+        }
+        let picks: Vec<_> = (0..4).filter_map(|_| host.pick_among(&[1, 2, 3])).collect();
+        assert_eq!(picks, [1, 3, 1, 3].map(Slot));
+        assert_eq!(host.pick_among(&[2]), Some(Slot(2)));
+        assert_eq!(host.pick_among(&[8]), None);
+    }
+
+    #[test]
+    fn the_round_goes_on_over_a_reload() {
+        let mut host = StrategyHost::<Fuzzy>::with_loads(&[0.0; 3]);
+        assert_eq!(host.pick(), Some(Slot(0)));
+        assert_eq!(host.reload("{}"), Ok(true));
+        assert_eq!(host.pick(), Some(Slot(1)));
+        assert!(!Fuzzy::default().restore(b"not a slot"));
+    }
+
+    #[test]
+    fn bad_settings_are_named() {
+        let error =
+            StrategyHost::<Fuzzy>::new(r#"{"threshold":-1}"#, 1).map(drop).expect_err("bad");
+        assert!(error.contains("threshold"), "{error}");
+    }
+
+    #[test]
+    fn every_answer_is_a_target_that_may_be_picked() {
+        check_answers::<Fuzzy>("{}");
+        check_answers::<Fuzzy>(r#"{"threshold":0}"#);
+    }
+}
