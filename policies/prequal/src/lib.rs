@@ -1,0 +1,326 @@
+//! `prequal`: of a few targets drawn at random the fastest that is not hot, else the emptiest.
+//!
+//! The rule of Prequal (Wydrowski, Kleinberg, Rumble and Archer, NSDI 2024), for services where tail
+//! latency counts and machines have antagonists. A target is *hot* if it holds more requests than the
+//! `quantile` of the fleet does. If any drawn target is cold, the cold one with the least latency is
+//! picked; else the one with the fewest requests. Requests are those in the target as reported and
+//! the picks since, per weight * slow-start share. Instead of probes there are the last reports of
+//! all targets, and instead of the latency at the present number of requests the host's average.
+//!
+//! The latency is divided by (1 - error rate)², so that fast failures do not attract work; an unknown
+//! one counts as the mean of the cold ones drawn. Where latencies are equal or all unknown, the fewest
+//! requests win. Of equals the first drawn is picked.
+//!
+//! Settings: `quantile` (0 to 1; default 0.84 = 2^-0.25, as in the paper, which found 0.6 to 0.9
+//! good; 0: only the emptiest are cold, 1: latency alone), `sample` (targets drawn, 1 to 64;
+//! default 5: more herd when reports are old). No state. Cost O(sample) a pick at any fleet size; the
+//! quantile is kept in a histogram, exact to 6 %. It is that of
+//! the eligible targets, rounded down: even of two targets the fuller one is hot.
+
+use loadline_sdk::index::{PerSlot, WeightedDraw};
+use loadline_sdk::{math, prelude::*, settings};
+use serde::Deserialize;
+
+/// The strategy.
+#[derive(Debug, Default)]
+pub struct Prequal {
+    settings: Settings,
+    spread: Spread,
+    drawn: Vec<Drawn>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Settings {
+    quantile: f64,
+    sample: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { quantile: 0.84, sample: 5 }
+    }
+}
+
+impl Strategy for Prequal {
+    const SETTINGS_SCHEMA: &'static str = r#"{"type":"object","additionalProperties":false,"properties":{"quantile":{"type":"number","minimum":0,"maximum":1},"sample":{"type":"integer","minimum":1,"maximum":64}}}"#;
+
+    fn configure(&mut self, settings: &str, _seed: u64) -> Result<(), String> {
+        self.settings = settings::parse(settings)?;
+        settings::in_range("quantile", self.settings.quantile, 0.0..=1.0)?;
+        settings::in_range("sample", self.settings.sample as f64, 1.0..=64.0)?;
+        Ok(())
+    }
+
+    fn update(&mut self, fleet: &Fleet, changed: &[Slot]) {
+        for slot in changed {
+            self.spread.set(*slot, fleet.offered(*slot).map(|target| target.fullness()));
+        }
+    }
+
+    fn leave(&mut self, _fleet: &Fleet, slots: &[Slot]) {
+        for slot in slots {
+            self.spread.set(*slot, None);
+        }
+    }
+
+    fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
+        self.draw(fleet, request);
+        let slot = self.choose()?;
+        let target = fleet.get(slot)?;
+        let picked = Target { picks: target.picks.saturating_add(1), ..target };
+        self.spread.set(slot, Some(picked.fullness()));
+        Some(slot)
+    }
+}
+
+/// What the rule asks of a target.
+#[derive(Debug, Clone, Copy)]
+struct Drawn {
+    slot: Slot,
+    fullness: f64,
+    /// What a good answer takes, in microseconds; `None`: not known.
+    latency_us: Option<f64>,
+}
+
+impl Prequal {
+    /// Draws the targets to choose from, with repetition; all of them where they are that few.
+    fn draw(&mut self, fleet: &Fleet, request: &Request) {
+        let eligible = fleet.eligible();
+        let drawn = |candidate: &Candidate| fleet.get(candidate.slot).map(Drawn::from);
+        self.drawn.clear();
+        if eligible.len() <= self.settings.sample {
+            self.drawn.extend(eligible.from_random(request.draws().0).filter_map(drawn));
+            return;
+        }
+        let draws = math::draws(request.random).take(self.settings.sample);
+        let random = draws.filter_map(|bits| eligible.random(math::halves(bits).0));
+        self.drawn.extend(random.filter_map(drawn));
+    }
+
+    /// The hot and cold rule.
+    fn choose(&self) -> Option<Slot> {
+        let limit = self.spread.quantile(self.settings.quantile);
+        let cold = || self.drawn.iter().filter(|drawn| bucket(drawn.fullness) <= limit);
+        let unknown_us = mean(cold().filter_map(|drawn| drawn.latency_us));
+        let latency_us = |drawn: &Drawn| drawn.latency_us.unwrap_or(unknown_us);
+        let fastest = cold().min_by(|a, b| {
+            latency_us(a).total_cmp(&latency_us(b)).then_with(|| a.fullness.total_cmp(&b.fullness))
+        });
+        let emptiest = || self.drawn.iter().min_by(|a, b| a.fullness.total_cmp(&b.fullness));
+        fastest.or_else(emptiest).map(|drawn| drawn.slot)
+    }
+}
+
+impl From<Target> for Drawn {
+    fn from(target: Target) -> Self {
+        let latency_us = f64::from(target.latency_us) * target.failure_price();
+        Self {
+            slot: target.slot,
+            fullness: target.fullness(),
+            latency_us: (target.latency_us > 0).then_some(latency_us),
+        }
+    }
+}
+
+/// 0 where there is none.
+fn mean(numbers: impl Iterator<Item = f64>) -> f64 {
+    let (mut sum, mut count) = (0.0, 0.0);
+    for number in numbers {
+        sum += number;
+        count += 1.0;
+    }
+    if count > 0.0 { sum / count } else { 0.0 }
+}
+
+/// How full the eligible targets are: a histogram.
+#[derive(Debug, Default)]
+struct Spread {
+    /// Targets in each bucket.
+    counts: WeightedDraw,
+    buckets: PerSlot<Slot>,
+}
+
+impl Spread {
+    /// `None`: the target does not count.
+    fn set(&mut self, slot: Slot, fullness: Option<f64>) {
+        let (old, new) = (self.buckets.get(slot).copied(), fullness.map(bucket));
+        if old == new {
+            return;
+        }
+        if let Some(old) = self.buckets.remove(slot) {
+            self.counts.set(old, self.counts.get(old) - 1.0);
+        }
+        if let Some(new) = new {
+            self.counts.set(new, self.counts.get(new) + 1.0);
+            self.buckets.set(slot, new);
+        }
+    }
+
+    /// The bucket of the target at this share of the way from the emptiest to the fullest, rounded
+    /// down: below 1, the fullest of even two is above it.
+    fn quantile(&self, share: f64) -> Slot {
+        let count = self.counts.total();
+        let place = (share * (count - 1.0)).floor();
+        self.counts.at((place + 0.5) / count).unwrap_or(Slot(0))
+    }
+}
+
+/// Buckets by exponent and the first four bits of the mantissa: they order like the numbers, and
+/// whole ones below 32 have one each.
+fn bucket(fullness: f64) -> Slot {
+    const FULLNESS_MIN: f64 = 1.0 / 4_294_967_296.0;
+    const FULLNESS_MAX: f64 = 4_294_967_296.0;
+    let number = |fullness: f64| fullness.to_bits() >> 48;
+    let above = number(fullness.clamp(FULLNESS_MIN, FULLNESS_MAX)) - number(FULLNESS_MIN);
+    Slot(u32::try_from(above).unwrap_or(0))
+}
+
+export_strategy!(Prequal);
+
+#[cfg(test)]
+mod tests {
+    use loadline_sdk::testing::{StrategyHost, check_answers};
+
+    use super::*;
+
+    fn farm(settings: &str, targets: &[(u32, u32)]) -> StrategyHost<Prequal> {
+        let mut host = StrategyHost::new(settings, 1).expect("good settings");
+        for (requests, latency_us) in targets {
+            let slot = host.add(0.5);
+            report(&mut host, slot.0, (*requests, *latency_us));
+        }
+        host
+    }
+
+    fn report(host: &mut StrategyHost<Prequal>, slot: u32, (requests, latency_us): (u32, u32)) {
+        host.change(slot, |target| {
+            (target.in_flight, target.latency_us) = (requests, latency_us);
+        });
+    }
+
+    #[track_caller]
+    fn check(settings: &str, targets: &[(u32, u32)], expected: u32) {
+        assert_eq!(farm(settings, targets).pick(), Some(Slot(expected)));
+    }
+
+    #[test]
+    fn fastest_cold_target_wins_and_the_emptiest_of_hot_ones() {
+        check("{}", &[(3, 900), (3, 100), (3, 500)], 1);
+        // The fastest holds more than the 0.5 quantile.
+        check(r#"{"quantile":0.5}"#, &[(3, 900), (9, 100), (3, 500)], 2);
+        // Only the emptiest are cold, whatever their latency.
+        check(r#"{"quantile":0}"#, &[(2, 900), (3, 100), (4, 50)], 0);
+        // Nobody is hot.
+        check(r#"{"quantile":1}"#, &[(2, 900), (3, 100), (4, 50)], 2);
+        // Five are drawn; of the other candidates all are hot: the emptiest.
+        let mut host = farm(r#"{"quantile":0.5}"#, &[(0, 1), (0, 1), (0, 1), (8, 9), (7, 99)]);
+        assert_eq!(host.pick_among(&[3, 4]), Some(Slot(4)));
+        assert_eq!(host.pick_among(&[8]), None);
+    }
+
+    #[test]
+    fn own_picks_make_a_target_hot() {
+        let mut host = farm("{}", &[(0, 100), (0, 200), (0, 200), (0, 200)]);
+        assert_eq!(host.pick(), Some(Slot(0)));
+        assert_ne!(host.pick(), Some(Slot(0)), "it holds more than the others now");
+        let shares = host.shares(80);
+        assert!(shares.iter().all(|share| share.abs_diff(20) <= 1), "{shares:?}");
+    }
+
+    #[test]
+    fn quantile_is_that_of_a_sorted_list() {
+        let mut spread = Spread::default();
+        let mut model = std::collections::BTreeMap::new();
+        for random in math::draws(1).take(5_000) {
+            let slot = Slot(u32::try_from(random % 100).unwrap());
+            let fullness = (random >> 32) % 30;
+            let is_in = !random.is_multiple_of(7);
+            spread.set(slot, is_in.then_some(fullness as f64));
+            if is_in {
+                model.insert(slot, fullness)
+            } else {
+                model.remove(&slot)
+            };
+            let mut sorted: Vec<_> = model.values().copied().collect();
+            sorted.sort_unstable();
+            let place = 84 * sorted.len().saturating_sub(1) / 100;
+            let expected = sorted.get(place).copied().unwrap_or(0);
+            // At a whole number rounding may decide.
+            if sorted.len() % 25 != 1 {
+                assert_eq!(spread.quantile(0.84), bucket(expected as f64));
+            }
+        }
+    }
+
+    #[test]
+    fn buckets_order_like_what_is_in_them() {
+        let whole: Vec<_> = (0..32).map(f64::from).map(bucket).collect();
+        assert!(whole.is_sorted_by(|a, b| a < b));
+        assert!(bucket(100.0) < bucket(107.0));
+        assert_eq!(bucket(f64::INFINITY), bucket(1e300));
+        assert!(bucket(0.25) < bucket(0.5));
+    }
+
+    #[test]
+    fn weight_warmth_and_failures_count() {
+        check(r#"{"quantile":0.5}"#, &[(9, 100), (3, 200), (3, 250)], 1);
+        let mut host = farm(r#"{"quantile":0.5}"#, &[(9, 100), (3, 200), (3, 250)]);
+        host.change(0, |target| target.weight = 3.0);
+        assert_eq!(host.pick(), Some(Slot(0)));
+        host.change(0, |target| target.warm = 0.3);
+        assert_ne!(host.pick(), Some(Slot(0)));
+        let mut host = farm("{}", &[(3, 100), (3, 200)]);
+        host.change(0, |target| target.error_rate = 0.5);
+        assert_eq!(host.pick(), Some(Slot(1)), "100 / 0.5² is dearer than 200");
+    }
+
+    #[test]
+    fn unknown_latency_counts_as_the_mean() {
+        check("{}", &[(1, 100), (1, 0), (1, 300)], 0);
+        check("{}", &[(1, 300), (1, 0), (1, 310)], 0);
+        check(r#"{"quantile":0.5}"#, &[(9, 100), (1, 0), (1, 300), (1, 310)], 2);
+        let mut host = farm("{}", &[(0, 0), (0, 0), (0, 0)]);
+        assert_eq!(host.shares(300), [100; 3], "without outcomes the emptiest");
+    }
+
+    #[test]
+    fn large_farm_is_sampled() {
+        let targets: Vec<_> = (0..100).map(|place| (1, 100 + place)).collect();
+        let mut host = farm(r#"{"quantile":1}"#, &targets);
+        let shares = host.shares(20_000);
+        // The fastest of 100 is among five drawn with probability 1 - 0.99^5.
+        assert!(shares[0].abs_diff(980) < 155, "{shares:?}");
+        assert!(shares[50..].iter().sum::<usize>() < 1_000, "{shares:?}");
+    }
+
+    #[test]
+    fn only_eligible_targets_are_picked_and_counted() {
+        let idle = (0, 90);
+        let targets = [idle, idle, (5, 100), (5, 50), idle, idle];
+        let mut host = farm(r#"{"quantile":0.5}"#, &targets);
+        [0, 1].into_iter().for_each(|slot| host.change(slot, |target| target.eligible = false));
+        [4, 5].into_iter().for_each(|slot| host.leave(slot));
+        for _ in 0..20 {
+            assert_eq!(host.pick(), Some(Slot(3)), "without the idle ones neither is hot");
+            report(&mut host, 3, (5, 50));
+        }
+        host.leave(2);
+        host.leave(3);
+        assert_eq!(host.pick(), None);
+    }
+
+    #[test]
+    fn bad_settings_are_named() {
+        for (bad, named) in [(r#"{"quantile":1.1}"#, "quantile"), (r#"{"sample":0}"#, "sample")] {
+            let error = StrategyHost::<Prequal>::new(bad, 1).map(drop).expect_err(bad);
+            assert!(error.contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_answer_is_a_target_that_may_be_picked() {
+        check_answers::<Prequal>("{}");
+        check_answers::<Prequal>(r#"{"quantile":0,"sample":1}"#);
+    }
+}
