@@ -135,7 +135,7 @@ fn bench_pick(targets: u32) -> bool {
     let load = |slot: u32| f64::from(slot % 97) / 97.0;
     let views: Vec<_> = (0..targets).map(|slot| view(slot, load(slot))).collect();
     for views in views.chunks(1_024) {
-        guest.update(0, views).expect("an update");
+        guest.update(0, 1, views).expect("an update");
     }
     native.update(0, 1, (0..targets).map(|slot| Target::new(Slot(slot), load(slot))));
     let mut random = fastrand::Rng::with_seed(7);
@@ -193,6 +193,7 @@ fn view(slot: u32, load: f64) -> TargetView {
         warm: 1.0,
         accepted: 0,
         completed: 0,
+        identity: u64::from(slot),
     }
 }
 
@@ -374,7 +375,7 @@ fn large_strategy(label: u8) -> Vec<u8> {
                 (local $count i64)
                 (if (i32.eqz (local.get 3)) (then (return)))
                 (local.set $count (i64.add (i64.const 1) (i64.load32_u (i32.add (local.get 2)
-                    (i32.mul (i32.const 72) (i32.sub (local.get 3) (i32.const 1)))))))
+                    (i32.mul (i32.const 80) (i32.sub (local.get 3) (i32.const 1)))))))
                 (if (i64.gt_u (local.get $count) (global.get $count))
                     (then (global.set $count (local.get $count)))))
             (func (export "{interface}#leave") (param i32 i32))

@@ -28,6 +28,8 @@ pub mod fleet;
 #[cfg(feature = "host")]
 pub mod policy;
 #[cfg(feature = "host")]
+pub mod sim;
+#[cfg(feature = "host")]
 pub mod pick;
 #[cfg(feature = "host")]
 pub mod api;

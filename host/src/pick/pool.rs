@@ -29,6 +29,9 @@ const SPIN: Duration = Duration::from_micros(200);
 const SEAT_PATIENCE: Duration = Duration::from_millis(2);
 /// Time after which no further rank is asked for; what was chosen is answered.
 const RANKS_WAIT: Duration = Duration::from_millis(10);
+/// Hosts that choose, as strategies are told: others are not heard of. What targets report of others'
+/// requests tells more: see `policies/balanced`.
+const HOSTS: u32 = 1;
 /// Rounds in which a new guest catches up with what changes while it is fed, at most.
 const CATCH_UP_MAX: usize = 8;
 /// Changed rows that may be left for the moment of the swap.
@@ -347,7 +350,7 @@ impl Pool {
             let table = self.table.lock();
             slots.iter().filter_map(|slot| table.view(*slot, now_ms)).collect()
         };
-        guest.update(now_ms, &views)
+        guest.update(now_ms, HOSTS, &views)
     }
 
     /// Writes targets and tells the guest, a part at a time: picks go on in between.
@@ -552,7 +555,7 @@ fn tell(
         guest.leave(left)?;
     }
     if !views.is_empty() {
-        guest.update(now_ms, views)?;
+        guest.update(now_ms, HOSTS, views)?;
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
+use super::key_hash;
 use super::pool::{Pool, log_restored};
 use super::table::Fresh;
 use crate::fleet::{Fleet, Machine, MachineId, MetricNames, Offered};
@@ -50,6 +51,7 @@ struct Wanted {
 struct Scored {
     columns: Columns,
     last_good: f64,
+    identity: u64,
 }
 
 /// Where a target's report holds the formula's metrics.
@@ -128,9 +130,14 @@ impl Scorer {
             match self.offered(fleet, *id) {
                 Some((machine, service)) => {
                     let slot = self.slot(*id);
-                    let new = || Scored { columns: Columns::default(), last_good: f64::NAN };
+                    let new = || Scored {
+                        columns: Columns::default(),
+                        last_good: f64::NAN,
+                        identity: identity(&machine.name, &service.name),
+                    };
                     let scored = self.targets[slot as usize].get_or_insert_with(new);
-                    batch.add(slot, machine, service, &mut scored.columns, &self.wanted);
+                    let (columns, identity) = (&mut scored.columns, scored.identity);
+                    batch.add(slot, identity, machine, service, columns, &self.wanted);
                 }
                 None => left.extend(self.slots.remove(id)),
             }
@@ -175,14 +182,17 @@ impl Scorer {
         for (id, slot) in &self.slots {
             if let Some((machine, service)) = self.offered(&fleet, *id) {
                 let mut places = Columns::default();
-                batch.add(*slot, machine, service, &mut places, &wanted);
+                let known = self.targets[*slot as usize].as_ref();
+                let identity = known.map_or(0, |scored| scored.identity);
+                batch.add(*slot, identity, machine, service, &mut places, &wanted);
                 columns.push(places);
             }
         }
         drop(fleet); // reports are taken in meanwhile
         let loads = batch.evaluate(&mut guest, wanted.len(), now_ms)?;
-        for ((slot, _), columns) in batch.rows.iter().zip(columns) {
-            self.targets[*slot as usize] = Some(Scored { columns, last_good: f64::NAN });
+        for ((slot, fresh), columns) in batch.rows.iter().zip(columns) {
+            let (last_good, identity) = (f64::NAN, fresh.identity);
+            self.targets[*slot as usize] = Some(Scored { columns, last_good, identity });
         }
         let generation = guest.generation;
         self.wanted = wanted;
@@ -272,6 +282,7 @@ impl Batch {
     fn add(
         &mut self,
         slot: u32,
+        identity: u64,
         machine: &Machine,
         service: &Offered,
         columns: &mut Columns,
@@ -306,6 +317,7 @@ impl Batch {
             in_flight: service.in_flight,
             accepted: service.accepted,
             completed: service.completed,
+            identity,
             eligible: machine.takes_work(),
             captured_ms: machine.captured_ms,
             missing,
@@ -352,4 +364,9 @@ impl Columns {
         self.machine_names = Some(Arc::clone(of_machine));
         self.service_names = Some(Arc::clone(of_service));
     }
+}
+
+/// The same number for a target on every host, now and later.
+fn identity(machine: &str, service: &str) -> u64 {
+    key_hash(&format!("{service}\n{machine}"))
 }

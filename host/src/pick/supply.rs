@@ -336,6 +336,7 @@ fn try_strategy(guest: &mut StrategyGuest) -> Result<(), CallError> {
         warm: 1.0,
         accepted: u64::from(slot),
         completed: 0,
+        identity: u64::from(slot),
     };
     let request = |random| Request { key: random, class: 0, cost: 1.0, now_ms: random, random };
     let check = |guest: &mut StrategyGuest, call, slot: Option<u32>| match slot {
@@ -347,7 +348,7 @@ fn try_strategy(guest: &mut StrategyGuest) -> Result<(), CallError> {
     if let Some(slot) = guest.pick(request(0))? {
         return Err(guest.nonsense("pick", format!("slot {slot} of an empty fleet")));
     }
-    guest.update(0, &(0..8).map(view).collect::<Vec<_>>())?;
+    guest.update(0, 1, &(0..8).map(view).collect::<Vec<_>>())?;
     for round in 0..TRIAL_PICKS {
         let random = round.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let slot = guest.pick(request(random))?;

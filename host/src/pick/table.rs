@@ -27,6 +27,7 @@ pub(super) struct Fresh {
     pub(super) in_flight: u32,
     pub(super) accepted: u64,
     pub(super) completed: u64,
+    pub(super) identity: u64,
     pub(super) eligible: bool,
     pub(super) captured_ms: u64,
     /// Metrics that the formula needs and the target does not report.
@@ -204,6 +205,7 @@ impl Row {
             warm: 1.0,
             accepted: self.fresh.accepted,
             completed: self.fresh.completed,
+            identity: self.fresh.identity,
         }
     }
 }
@@ -256,6 +258,7 @@ impl Fresh {
             in_flight: 0,
             accepted: 0,
             completed: 0,
+            identity: 0,
             eligible: true,
             captured_ms: 0,
             missing: Vec::new(),

@@ -278,14 +278,18 @@ impl StrategyGuest {
         Ok(Self { generation, serial, description, world, room })
     }
 
-    /// New or changed targets.
+    /// New or changed targets; `hosts` choose for them, at least 1.
     ///
     /// # Errors
     /// The guest failed.
-    pub fn update(&mut self, now_ms: u64, targets: &[TargetView]) -> Result<(), CallError> {
+    pub fn update(
+        &mut self,
+        now_ms: u64,
+        hosts: u32,
+        targets: &[TargetView],
+    ) -> Result<(), CallError> {
         let (guest, budget) = (self.world.loadline_policy_strategy(), self.room.batch);
-        // How many hosts choose is learned from their claims; alone until then.
-        self.room.call("update", budget, |store| guest.call_update(store, now_ms, 1, targets))
+        self.room.call("update", budget, |store| guest.call_update(store, now_ms, hosts, targets))
     }
 
     /// These slots may be given to other targets.

@@ -8,7 +8,6 @@
 //! walk round a ring each key has an order of all targets. So what one target cannot take spreads
 //! over all others and does not fall on one neighbour, shares are exact without virtual nodes, and
 //! there is no ring to build anew. A request without a key goes to a random target that is not full.
-//! As there, a target is known by its slot, with the same limits.
 //!
 //! Settings: `epsilon` (0.01 to 100, default 0.25: no target above 1.25 times its share; a smaller
 //! one moves more keys, as 1 / epsilon²). No state. Cost O(n) a pick: about 10 ns a target.

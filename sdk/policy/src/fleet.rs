@@ -51,6 +51,9 @@ pub struct Target {
     pub accepted: u64,
     /// Requests completed likewise. Both 0: the target reports no counts.
     pub completed: u64,
+    /// Hash of machine and service: the same on every host and after every restart, which a slot is
+    /// not.
+    pub identity: u64,
 }
 
 impl Target {
@@ -70,6 +73,7 @@ impl Target {
             warm: 1.0,
             accepted: 0,
             completed: 0,
+            identity: u64::from(slot.0),
         }
     }
 

@@ -71,6 +71,7 @@ impl From<strategy_wit::TargetView> for Target {
             warm: view.warm,
             accepted: view.accepted,
             completed: view.completed,
+            identity: view.identity,
         }
     }
 }

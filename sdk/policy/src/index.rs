@@ -281,6 +281,22 @@ impl<T> PerSlot<T> {
         self.0.get(slot.index())?.as_ref()
     }
 
+    /// The same, to change it.
+    pub fn get_mut(&mut self, slot: Slot) -> Option<&mut T> {
+        self.0.get_mut(slot.index())?.as_mut()
+    }
+
+    /// Everything that is remembered, in slot order.
+    pub fn iter(&self) -> impl Iterator<Item = (Slot, &T)> {
+        (0..).map(Slot).zip(&self.0).filter_map(|(slot, value)| Some((slot, value.as_ref()?)))
+    }
+
+    /// The highest slot so far, plus one.
+    #[must_use]
+    pub fn end(&self) -> usize {
+        self.0.len()
+    }
+
     /// Remembers this from now on.
     pub fn set(&mut self, slot: Slot, value: T) {
         if self.0.len() <= slot.index() {

@@ -75,7 +75,7 @@ pub fn nearest(key: u64, targets: impl Iterator<Item = Target>) -> Option<Slot> 
     let key = mix(key);
     let mut nearest = (f64::INFINITY, None);
     for target in targets {
-        let hash = unit(mix(key ^ mix((u64::from(target.slot.0) + 1).wrapping_mul(GOLDEN))));
+        let hash = unit(mix(key ^ mix(target.identity.wrapping_add(1).wrapping_mul(GOLDEN))));
         // 1 - x <= -ln x: few targets come near enough to need the logarithm.
         if (1.0 - hash) / target.capacity() <= nearest.0 {
             let distance = -ln(hash) / target.capacity();

@@ -1,0 +1,152 @@
+//! What `balanced` promises, on farms small enough to follow by hand. The figures that matter come
+//! from the simulator.
+
+use loadline_sdk::testing::{StrategyHost, check_answers};
+
+use super::*;
+
+/// Targets that report counts, after a minute of ten requests a second each, all from here and all
+/// done by the next report.
+fn counting(targets: u32) -> StrategyHost<Balanced> {
+    let mut host = StrategyHost::with_loads(&vec![0.0; targets as usize]);
+    let mut done = vec![0; targets as usize];
+    for second in 1..=60 {
+        let shares = host.shares(10 * done.len());
+        host.now_ms = second * 1_000;
+        for slot in 0..targets {
+            done[slot as usize] += shares[slot as usize] as u64;
+            report(&mut host, slot, 0, done[slot as usize]);
+        }
+    }
+    host
+}
+
+fn report(host: &mut StrategyHost<Balanced>, slot: u32, inside: u32, completed: u64) {
+    host.change(slot, |target| {
+        target.in_flight = inside;
+        target.load = f64::from(inside);
+        target.picks = 0;
+        target.completed = completed;
+        target.accepted = completed + u64::from(inside);
+    });
+}
+
+#[test]
+fn any_calls_are_answered_well() {
+    check_answers::<Balanced>("{}");
+}
+
+#[test]
+fn shorter_queues_are_filled_first() {
+    let mut host = counting(3);
+    report(&mut host, 0, 4, 600);
+    report(&mut host, 1, 1, 600);
+    report(&mut host, 2, 2, 600);
+    // 4, 1, 2 become 4, 4, 4 and then all rise together.
+    assert_eq!(host.shares(5), [0, 3, 2]);
+    assert_eq!(host.shares(6), [2, 2, 2]);
+}
+
+#[test]
+fn a_queue_drains_by_itself_between_reports() {
+    let mut host = counting(2);
+    report(&mut host, 0, 200, 600);
+    assert_eq!(host.shares(100), [0, 100]);
+    host.now_ms += 60_000; // no report, and long done
+    let shares = host.shares(100);
+    assert!(shares[0].abs_diff(50) <= 1, "{shares:?}");
+}
+
+#[test]
+fn a_faster_target_gets_more_without_being_told() {
+    let mut host = StrategyHost::<Balanced>::with_loads(&[0.0; 2]);
+    // What each can do in a second; 300 requests come in that time.
+    let (can, mut inside, mut done) = ([100, 300], [0_usize; 2], [0_u64; 2]);
+    let mut last = Vec::new();
+    for second in 1..=400 {
+        last = host.shares(300);
+        host.now_ms = second * 1_000;
+        for (slot, index) in [(0, 0), (1, 1)] {
+            inside[index] += last[index];
+            let completed = inside[index].min(can[index]);
+            inside[index] -= completed;
+            done[index] += completed as u64;
+            report(&mut host, slot, u32::try_from(inside[index]).expect("few"), done[index]);
+        }
+    }
+    assert!((50..=101).contains(&last[0]), "the slow one gets what it can do: {last:?}");
+}
+
+#[test]
+fn loads_alone_are_taken_in_turns_and_lighter_targets_sooner() {
+    let mut host = StrategyHost::<Balanced>::with_loads(&[0.5; 4]);
+    let shares = host.shares(400);
+    assert_eq!(shares, [100; 4]);
+    for second in 1..=200 {
+        host.now_ms = second * 1_000;
+        for slot in 0..4 {
+            host.change(slot, |target| target.load = if slot == 0 { 0.3 } else { 0.6 });
+        }
+        host.shares(40);
+    }
+    let shares = host.shares(400);
+    assert!(shares[0] > 2 * shares[1], "the light one gets more: {shares:?}");
+}
+
+#[test]
+fn unknown_load_is_served_like_the_others() {
+    let mut host = StrategyHost::<Balanced>::with_loads(&[0.5, f64::NAN, 0.5]);
+    assert_eq!(host.shares(300), [100; 3]);
+}
+
+#[test]
+fn slow_start_and_failures_cost_a_target_its_share() {
+    let mut host = StrategyHost::<Balanced>::with_loads(&[0.5; 3]);
+    host.change(1, |target| target.warm = 0.1);
+    host.change(2, |target| target.error_rate = 0.5);
+    let shares = host.shares(1_000);
+    assert!(shares[1].abs_diff(shares[0] / 10) <= 10, "a tenth: {shares:?}");
+    assert!(shares[2].abs_diff(shares[0] / 4) <= 10, "a quarter: {shares:?}");
+}
+
+#[test]
+fn a_target_that_returns_is_not_flooded() {
+    let mut host = StrategyHost::<Balanced>::with_loads(&[0.5; 3]);
+    host.change(0, |target| target.eligible = false);
+    assert_eq!(host.shares(300), [0, 150, 150]);
+    host.change(0, |target| target.eligible = true);
+    let shares = host.shares(30);
+    assert!(shares[0].abs_diff(10) <= 1, "{shares:?}");
+}
+
+#[test]
+fn picks_of_other_hosts_are_reckoned_with() {
+    let mut host = counting(4);
+    // Each second this host picks 40 and the targets accept 400: ten choose.
+    let mut accepted = 600;
+    for second in 61..=200_u64 {
+        host.shares(40);
+        accepted += 100;
+        host.now_ms = second * 1_000;
+        (0..4).for_each(|slot| report(&mut host, slot, 0, accepted));
+    }
+    report(&mut host, 0, 1, accepted);
+    // Alone it would fill up the three others first; with nine more doing the same it does not.
+    let shares = host.shares(100);
+    assert!(shares.iter().all(|share| (10..45).contains(share)), "{shares:?}");
+}
+
+#[test]
+fn what_was_learned_is_carried_over_and_nothing_else_is_accepted() {
+    let mut host = counting(3);
+    report(&mut host, 0, 5, 600);
+    let state = host.runner().save();
+    assert_eq!(host.reload("{}"), Ok(true));
+    assert_eq!(host.runner().save(), state);
+    assert_eq!(host.shares(10)[0], 0, "the queue of the first is known");
+    let mut fresh = Balanced::default();
+    assert!(fresh.restore(&[]));
+    for bad in [&state[..state.len() - 1], &[9][..], &[&state[..1], &[0xff; 40][..]].concat()] {
+        assert!(!fresh.restore(bad), "{} bytes", bad.len());
+    }
+}
