@@ -26,6 +26,8 @@ pub struct Setup {
     pub hosts: usize,
     /// Whether each is told how many there are.
     pub hosts_known: bool,
+    /// Time between two messages of a host that tell the others what it handed out; 0: none.
+    pub claims: f64,
     /// Time between two reports of a server.
     pub every: f64,
     /// When servers report.
@@ -58,6 +60,7 @@ impl Default for Setup {
             utilisation: 0.9,
             hosts: 1,
             hosts_known: false,
+            claims: 0.0,
             every: 1.0,
             timing: Timing::Spread,
             delay: 0.0,

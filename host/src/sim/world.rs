@@ -5,7 +5,7 @@
 //! same requests and the same losses. Time is in nanoseconds, one unit of service is a second.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use super::chooser::{Chooser, Servers};
 use super::measure::{Outcome, Responses};
@@ -35,6 +35,7 @@ enum Event {
     IncidentStart,
     IncidentEnd,
     Deliver { report: usize },
+    Claims,
     Expire { server: usize },
 }
 
@@ -45,6 +46,8 @@ struct Host<'c> {
     picks: Vec<VecDeque<u64>>,
     heard: Vec<u64>,
     gone: Vec<bool>,
+    /// The last report of each server, as it was told.
+    told: Vec<Option<(u64, TargetView)>>,
 }
 
 /// A report on its way: one server's, or everybody's.
@@ -62,6 +65,8 @@ pub(super) struct World<'c> {
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     made: u64,
     reports: Vec<Option<Report>>,
+    /// Picks since the last claims: time, server and host.
+    unclaimed: Vec<(u64, usize, usize)>,
     free_reports: Vec<usize>,
     busy_before: Vec<(u64, u64)>,
     burst: bool,
@@ -113,6 +118,7 @@ impl<'c> World<'c> {
             picks: vec![VecDeque::new(); count],
             heard: vec![0; count],
             gone: vec![false; count],
+            told: vec![None; count],
         };
         let hosts = choosers.iter_mut().map(host).collect();
         Self {
@@ -124,6 +130,7 @@ impl<'c> World<'c> {
             events: BinaryHeap::new(),
             made: 0,
             reports: Vec::new(),
+            unclaimed: Vec::new(),
             free_reports: Vec::new(),
             busy_before: vec![(0, 0); count],
             burst: false,
@@ -167,6 +174,10 @@ impl<'c> World<'c> {
                     self.after(now, self.setup.every, event);
                 }
                 Event::Deliver { report } => self.deliver(now, report)?,
+                Event::Claims => {
+                    self.claim(now)?;
+                    self.after(now, self.setup.claims, event);
+                }
                 Event::Expire { server } => self.expire(now, server)?,
                 Event::Burst => {
                     self.burst = !self.burst;
@@ -202,6 +213,9 @@ impl<'c> World<'c> {
                     self.after(0, phase, Event::Capture { server });
                 }
             }
+        }
+        if self.setup.claims > 0.0 {
+            self.after(0, self.setup.claims, Event::Claims);
         }
         if self.setup.arrivals == Arrivals::Bursts {
             self.after(0, 0.0, Event::Burst);
@@ -242,7 +256,7 @@ impl<'c> World<'c> {
 
     fn arrive(&mut self, now: u64) -> Result<(), String> {
         let work = self.setup.work(&mut self.arrivals) * UNIT;
-        let host = self.arrivals.usize(..self.hosts.len().max(1));
+        let number = self.arrivals.usize(..self.hosts.len().max(1));
         let random = self.arrivals.u64(..);
         self.next_arrival(now);
         self.measured.arrive(now, &self.setup);
@@ -258,7 +272,7 @@ impl<'c> World<'c> {
         }
         let request = Request { key: 0, class: 0, cost: 1.0, now_ms: now / MILLISECOND, random };
         let Self { hosts, servers, .. } = self;
-        let host = &mut hosts[host];
+        let host = &mut hosts[number];
         let chosen = host.chooser.pick(&request, &Servers(servers))?;
         let server = chosen.map(|slot| slot as usize).filter(|server| *server < servers.len());
         let server = server.unwrap_or_else(|| {
@@ -266,6 +280,9 @@ impl<'c> World<'c> {
             (random % servers.len() as u64) as usize
         });
         host.picks[server].push_back(now);
+        if self.setup.claims > 0.0 {
+            self.unclaimed.push((now, server, number));
+        }
         if host.gone[server] {
             self.measured.picks_of_dead += 1;
         }
@@ -388,6 +405,7 @@ impl<'c> World<'c> {
                 host.gone[server] = false;
                 let picks = u32::try_from(picks.len()).unwrap_or(u32::MAX);
                 heard.push(TargetView { picks, age_ms, ..*view });
+                host.told[server] = Some((captured, *view));
             }
             host.chooser.update(now / MILLISECOND, hosts_told, &heard)?;
         }
@@ -396,6 +414,30 @@ impl<'c> World<'c> {
                 let server = view.slot as usize;
                 self.after(now, SILENT_PERIODS * self.setup.every, Event::Expire { server });
             }
+        }
+        Ok(())
+    }
+
+    /// Every host tells the others what it has handed out since the last time.
+    fn claim(&mut self, now: u64) -> Result<(), String> {
+        let claims = std::mem::take(&mut self.unclaimed);
+        let hosts = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
+        for (number, host) in self.hosts.iter_mut().enumerate() {
+            let mut views = BTreeMap::new();
+            for (time, server, _) in claims.iter().filter(|(_, _, by)| *by != number) {
+                let Some((captured, view)) = host.told[*server] else { continue };
+                if *time <= captured || host.gone[*server] {
+                    continue;
+                }
+                let picks = &mut host.picks[*server];
+                let place = picks.partition_point(|earlier| earlier <= time);
+                picks.insert(place, *time);
+                let picks = u32::try_from(picks.len()).unwrap_or(u32::MAX);
+                let age_ms = u32::try_from((now - captured) / MILLISECOND).unwrap_or(u32::MAX);
+                views.insert(*server, TargetView { picks, age_ms, ..view });
+            }
+            let views: Vec<_> = views.into_values().collect();
+            host.chooser.update(now / MILLISECOND, hosts, &views)?;
         }
         Ok(())
     }

@@ -145,11 +145,11 @@ impl Balanced {
         known.reports_counts |= counts;
         known.price = target.failure_price() * target.weight / target.capacity();
         let captured_ms = now_ms as f64 - f64::from(target.age_ms);
-        let own_before = known.own.saturating_sub(u64::from(target.picks));
         let returns = target.eligible && !known.is_eligible;
         known.is_eligible = target.eligible;
         // Leases change what is inside without a report.
         if is_new || captured_ms > known.captured_ms || !known.counted.is_same(target) {
+            let own_before = known.own.saturating_sub(u64::from(target.picks));
             let heard = Heard {
                 target: *target,
                 captured_ms,
@@ -159,12 +159,15 @@ impl Balanced {
             known.counted.hear(&heard, known.reports_counts, &mut self.pace, self.targets, hosts);
             known.turn.hear(&heard, &mut self.turns, self.targets);
             known.captured_ms = captured_ms.max(known.captured_ms);
+            known.own_before = own_before;
+            known.own = own_before + u64::from(target.picks);
         } else {
-            // The same report again: only the host's count of own picks may be another.
+            // The same report again: only the host's count of picks may be another, when one was not
+            // handed out or other hosts have told of theirs.
             let counted = known.own - known.own_before;
+            known.own = known.own_before + u64::from(target.picks);
             known.counted.correct(f64::from(target.picks) - counted as f64, &self.pace);
         }
-        known.own_before = own_before;
         if is_new || returns {
             known.turn.join(&self.turns);
         }
