@@ -27,6 +27,14 @@ pub const WINDOW_MAX: i64 = 3_600;
 pub const EVERY_MIN: Duration = Duration::from_millis(10);
 /// Missed reports before a machine is gone, at most.
 pub const MISS_LIMIT_MAX: i64 = 1_000;
+/// Failures in a row that may be asked for, at most.
+pub const FAILURES_MAX: i64 = 1_000_000;
+/// An ejection at least: shorter ones would not be noticed.
+pub const EJECTION_MIN: Duration = Duration::from_millis(10);
+/// An ejection at most, however often the target failed.
+pub const EJECTION_MAX: Duration = Duration::from_secs(300);
+/// A slow start at most.
+pub const SLOW_START_MAX: Duration = Duration::from_hours(1);
 
 /// What one process does.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -199,6 +207,25 @@ pub struct PoolConfig {
     pub strategy: String,
     /// Its settings.
     pub strategy_settings: serde_json::Value,
+    /// When targets are left out, and how they come back.
+    pub health: HealthConfig,
+}
+
+/// `[pool.health]`
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HealthConfig {
+    /// Failed outcomes in a row after which a target is ejected; 0: never for that.
+    pub consecutive_failures: u32,
+    /// Length of a target's first ejection; the second is twice as long, and so on.
+    #[serde(serialize_with = "as_text")]
+    pub ejection_time: Duration,
+    /// Share of the pool's live targets that may be ejected at once, but one at least; 0: none.
+    pub max_ejected: f64,
+    /// Share of the live targets that must be left; with fewer, ejections are ignored. 0: never.
+    pub panic_threshold: f64,
+    /// Time in which a target that joins or returns warms up; 0: it is warm at once.
+    #[serde(serialize_with = "as_text")]
+    pub slow_start: Duration,
 }
 
 impl PoolConfig {
@@ -212,6 +239,19 @@ impl PoolConfig {
             formula_settings: serde_json::json!({}),
             strategy: "p2c".to_owned(),
             strategy_settings: serde_json::json!({}),
+            health: HealthConfig::default(),
+        }
+    }
+}
+
+impl Default for HealthConfig {
+    fn default() -> Self {
+        Self {
+            consecutive_failures: 5,
+            ejection_time: Duration::from_secs(30),
+            max_ejected: 0.1,
+            panic_threshold: 0.5,
+            slow_start: Duration::from_secs(30),
         }
     }
 }
@@ -471,7 +511,27 @@ fn pool(mut section: Section<'_>) -> PoolConfig {
         formula_settings: section.settings("formula_settings"),
         strategy: section.policy_name("strategy", default.strategy),
         strategy_settings: section.settings("strategy_settings"),
+        health: section.section("health").map_or(default.health, health),
         name: default.name,
+    };
+    section.finish();
+    config
+}
+
+fn health(mut section: Section<'_>) -> HealthConfig {
+    let default = HealthConfig::default();
+    let ejection = EJECTION_MIN..=EJECTION_MAX;
+    let slow_start = Duration::ZERO..=SLOW_START_MAX;
+    let config = HealthConfig {
+        consecutive_failures: section.integer(
+            "consecutive_failures",
+            default.consecutive_failures,
+            0..=FAILURES_MAX,
+        ),
+        ejection_time: section.duration("ejection_time", default.ejection_time, ejection),
+        max_ejected: section.share("max_ejected", default.max_ejected),
+        panic_threshold: section.share("panic_threshold", default.panic_threshold),
+        slow_start: section.duration("slow_start", default.slow_start, slow_start),
     };
     section.finish();
     config

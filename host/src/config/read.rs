@@ -154,6 +154,16 @@ impl<'p> Section<'p> {
         }
     }
 
+    pub(super) fn share(&mut self, key: &'static str, default: f64) -> f64 {
+        let Some(value) = self.take(key) else {
+            return default;
+        };
+        number(&value).filter(|value| (0.0..=1.0).contains(value)).unwrap_or_else(|| {
+            self.wrong(key, "must be a number from 0 to 1");
+            default
+        })
+    }
+
     pub(super) fn duration(
         &mut self,
         key: &'static str,

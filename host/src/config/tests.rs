@@ -35,6 +35,9 @@ fn what_is_printed_reads_back_as_the_same() {
         [[pool]]
         name = "web"
         formula_settings = { weights = { cpu = 0.3 } }
+        [pool.health]
+        max_ejected = 1
+        slow_start = "0s"
     "#;
     for config in [Config::default(), Config::parse(text).expect("a good file")] {
         assert_eq!(Config::parse(&config.to_toml()).as_ref(), Ok(&config), "{}", config.to_toml());
@@ -67,6 +70,7 @@ fn every_problem_is_reported_at_once_with_its_key() {
         name = "web"
         formula = "../etc"
         strategy_settings = 3
+        health = { max_ejected = 1.5, ejection_time = "10m", panic = 0 }
         [[pool]]
         name = "web"
     "#;
@@ -86,6 +90,9 @@ fn every_problem_is_reported_at_once_with_its_key() {
         "host.miss_limit: must be a whole number from 1 to 1000",
         "pool[0].formula: \"../etc\" is not a policy's name",
         "pool[0].strategy_settings: a whole number where a table belongs",
+        "pool[0].health.ejection_time: \"10m\" is not between 10ms and 5m",
+        "pool[0].health.max_ejected: must be a number from 0 to 1",
+        "pool[0].health.panic: unknown key",
         "colour: unknown key (known here: agent, reports, host, pool)",
         "pool: two pools are named \"web\"",
     ];
