@@ -27,7 +27,7 @@ use error::ApiError;
 /// What the handlers ask.
 pub struct View {
     /// For picks.
-    pub pools: Pools,
+    pub pools: Arc<Pools>,
     /// For machines.
     pub fleet: Arc<RwLock<Fleet>>,
     /// For policies.

@@ -3,23 +3,32 @@
 //! [`pick`] is that walk in one screenful; read it first. [`pool`] holds what it needs, [`table`] the
 //! targets, [`native`] the choice without a guest. The other side of a pool is [`intake`]: datagram →
 //! fleet → formula ([`score`]) → the strategy's update. [`supply`] gives both sides new guests.
+//! After a pick, [`decision`] remembers why, a [`lease`] counts it while it lasts, and [`feedback`] says
+//! how it went, which makes a target's [`health`].
 //!
 //! Invariant: with an eligible target in the pool a pick is answered, whatever the policies do.
 
+pub mod decision;
+pub mod feedback;
+pub mod health;
 pub mod intake;
+pub mod lease;
 mod native;
 pub mod pool;
 pub mod score;
 pub mod supply;
 mod table;
+mod usage;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::config::PoolConfig;
-use crate::policy::Generation;
+use crate::policy::{Generation, Kind};
+use decision::{Decision, Decisions};
+use lease::{LEASES_MAX, Lease, Leases};
 use pool::{Ask, Pool};
 
 /// Targets of one answer at most.
@@ -30,9 +39,8 @@ pub const TARGETS_MAX: usize = 16;
 pub struct Pools {
     pools: Vec<Arc<Pool>>,
     clock: Clock,
-    decisions: AtomicU64,
-    /// Tells this run's decisions from another's.
-    run: u32,
+    decisions: Decisions,
+    leases: Leases,
 }
 
 /// One request for a target.
@@ -46,6 +54,10 @@ pub struct PickRequest {
     pub n: usize,
     /// Machines that are not wanted.
     pub exclude: Vec<String>,
+    /// Opens a lease of this length on the picked target; `None`: none.
+    pub lease: Option<Duration>,
+    /// Remember the targets nearest by load, however large the pool: costs O(n).
+    pub explain: bool,
 }
 
 /// One picked target.
@@ -70,6 +82,8 @@ pub struct Answer {
     pub pool: Arc<Pool>,
     /// Names this pick.
     pub decision: String,
+    /// Names the lease, if one was wanted.
+    pub lease: Option<String>,
     /// Who chose: the strategy's generation, or why it was not asked.
     pub strategy: Result<Generation, Arc<str>>,
 }
@@ -97,18 +111,28 @@ pub enum PickError {
         /// Machines that the request does not want.
         excluded: usize,
     },
+    /// A lease was wanted, and too many are open.
+    #[error("no lease can be opened: {LEASES_MAX} are open")]
+    LeasesFull,
 }
 
 /// Picks a target for one request.
 ///
 /// # Errors
-/// The pool does not exist or has no eligible target; never because of a policy.
+/// The pool does not exist or has no eligible target, or a wanted lease has no room; never because of
+/// a policy.
 pub fn pick(pools: &Pools, request: &PickRequest) -> Result<Answer, PickError> {
     let pool = pools.get(&request.pool)?;
-    let ask = Ask::new(request, pools.clock.now_ms());
-    let (mut targets, strategy) = match pool.ask_guest(&ask) {
+    let room = match request.lease {
+        Some(length) => Some((pools.leases.room().ok_or(PickError::LeasesFull)?, length)),
+        None => None,
+    };
+    let now_ms = pools.clock.now_ms();
+    let ask = Ask::new(request, now_ms);
+    let (number, mut scene) = pools.decisions.begin();
+    let (mut targets, strategy) = match pool.ask_guest(&ask, &mut scene) {
         Ok((targets, generation)) => (targets, Ok(generation)),
-        Err(why) => (pool.ask_native(&ask), Err(why)),
+        Err(why) => (pool.ask_native(&ask, &mut scene), Err(why)),
     };
     pool.count(strategy.is_ok(), targets.is_empty());
     if targets.is_empty() {
@@ -117,15 +141,27 @@ pub fn pick(pools: &Pools, request: &PickRequest) -> Result<Answer, PickError> {
         return Err(PickError::NobodyEligible { pool, known, excluded });
     }
     let target = targets.remove(0);
-    let decision = pools.next_decision();
-    Ok(Answer { target, others: targets, pool: Arc::clone(pool), decision, strategy })
+    let lease = room.map(|(room, length)| {
+        let lease = Lease::new(pool.index, &target.machine, now_ms, length);
+        lease::id_text(room.open(&lease))
+    });
+    let decision = pools.decisions.keep(Decision {
+        number,
+        at_ms: now_ms,
+        pool: Arc::clone(pool),
+        request: ask.asked(),
+        strategy: strategy.clone(),
+        formula: pool.serving(Kind::Formula),
+        scene,
+    });
+    Ok(Answer { target, others: targets, pool: Arc::clone(pool), decision, lease, strategy })
 }
 
 impl Pools {
     /// These pools, picked from by this clock.
     #[must_use]
     pub fn new(pools: Vec<Arc<Pool>>, clock: Clock) -> Self {
-        Self { pools, clock, decisions: AtomicU64::new(0), run: fastrand::u32(..) }
+        Self { pools, clock, decisions: Decisions::new(), leases: Leases::default() }
     }
 
     /// A pool by its name; the empty name is `default`.
@@ -153,9 +189,22 @@ impl Pools {
         self.clock
     }
 
-    fn next_decision(&self) -> String {
-        let number = self.decisions.fetch_add(1, Ordering::Relaxed);
-        format!("{:08x}-{number:x}", self.run)
+    /// A decision by its name, if it is one of the last [`decision::DECISIONS_MAX`].
+    #[must_use]
+    pub fn decision(&self, name: &str) -> Option<Decision> {
+        self.decisions.get(name)
+    }
+
+    /// The newest decisions first, so many at most, of this pool where one is named.
+    #[must_use]
+    pub fn newest_decisions(&self, pool: Option<&str>, limit: usize) -> Vec<Decision> {
+        self.decisions.newest(pool, limit)
+    }
+
+    /// What clients call a decision.
+    #[must_use]
+    pub fn name_of(&self, decision: &Decision) -> String {
+        self.decisions.name(decision.number)
     }
 }
 

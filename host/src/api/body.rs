@@ -229,7 +229,7 @@ impl Targets {
     pub(super) fn of(pools: &Pools) -> Self {
         let mut by_machine: HashMap<Arc<str>, Vec<MachineTarget>> = HashMap::new();
         for pool in pools.all() {
-            for status in pool.target_statuses() {
+            for status in pool.target_statuses(pools.clock().now_ms()) {
                 let machine = Arc::clone(&status.machine);
                 by_machine.entry(machine).or_default().push(MachineTarget::of(pool, status));
             }

@@ -90,6 +90,10 @@ impl From<PickError> for ApiError {
                 };
                 Self::new(StatusCode::NOT_FOUND, "unknown_pool", message).hint(hint)
             }
+            PickError::LeasesFull => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "leases_full", message)
+                    .hint("end leases by DELETE /v1/leases/ID, or pick without one")
+            }
             PickError::NobodyEligible { known: 0, .. } => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "nobody_eligible", message).hint(
                     "no machine offers this pool's service; GET /v1/machines shows who reports",

@@ -14,6 +14,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
+use super::Pools;
 use super::score::Scorers;
 use crate::clock::Clock;
 use crate::fleet::{Applied, Fleet, MachineId};
@@ -21,7 +22,7 @@ use crate::report::{Keyring, wire};
 use crate::telemetry::Quiet;
 use crate::transport::Datagram;
 
-/// Time between two looks for machines that are gone.
+/// Time between two looks for machines that are gone and for what time brings to pools.
 const SWEEP: Duration = Duration::from_millis(SWEEP_MS);
 const SWEEP_MS: u64 = 50;
 /// An idle gap that means that this process was held up: nobody is called gone then.
@@ -56,6 +57,7 @@ pub struct Intake {
     fleet: Arc<RwLock<Fleet>>,
     keyring: Keyring,
     scorers: Arc<Scorers>,
+    pools: Arc<Pools>,
     clock: Clock,
     counts: Arc<Counts>,
     changes: Arc<watch::Sender<u64>>,
@@ -69,11 +71,11 @@ impl Intake {
         fleet: Arc<RwLock<Fleet>>,
         keyring: Keyring,
         scorers: Arc<Scorers>,
-        clock: Clock,
+        pools: Arc<Pools>,
         changes: Arc<watch::Sender<u64>>,
     ) -> Self {
-        let (counts, quiet) = (Arc::default(), Quiet::default());
-        Self { fleet, keyring, scorers, clock, counts, changes, quiet }
+        let (counts, quiet, clock) = (Arc::default(), Quiet::default(), pools.clock());
+        Self { fleet, keyring, scorers, pools, clock, counts, changes, quiet }
     }
 
     /// What has arrived so far.
@@ -106,6 +108,9 @@ impl Intake {
                 // After a pause of this process the reports of that time are still to be read.
                 if now_ms.saturating_sub(worked_ms) < STALL_MS {
                     gone = self.fleet.write().expire(now_ms);
+                }
+                if self.pools.tend(now_ms) {
+                    self.changes.send_modify(|changes| *changes += 1);
                 }
                 swept_ms = now_ms;
             }

@@ -10,7 +10,7 @@ use super::table::{Row, Table};
 /// The best eligible target that is not excluded.
 pub(super) fn best(table: &Table, is_excluded: impl Fn(u32) -> bool) -> Option<u32> {
     let price = mean_load(table);
-    let eligible = table.rows().filter(|(_, row)| row.fresh.eligible);
+    let eligible = table.rows().filter(|(_, row)| row.eligible);
     let allowed = eligible.filter(|(slot, _)| !is_excluded(*slot));
     let cost = |row: &Row| {
         let share = f64::from(row.picks()) / row.fresh.weight;
@@ -42,11 +42,11 @@ mod tests {
         let mut table = Table::default();
         for (slot, load) in (0..).zip(loads) {
             let fresh = Fresh::of(format!("m{slot}"), *load);
-            table.put(slot, fresh);
+            table.put(slot, fresh, 0);
         }
         let pick = |now_ms| {
             let slot = best(&table, |_| false)?;
-            table.count_pick(slot, now_ms);
+            table.count_pick(slot, false, now_ms);
             Some(slot)
         };
         (1..=u64::from(count)).filter_map(pick).collect()

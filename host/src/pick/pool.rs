@@ -4,18 +4,22 @@
 //! [`PART_ROWS`] rows at a stretch and never across a guest call, so that a native answer needs no guest. A request waits at
 //! most [`GUEST_WAIT`] for the guest; the guest itself is bounded by its deadlines. Table and guest
 //! change together under the guest's lock: an answer that does not fit the table is the guest's fault.
+//! What happens to targets between reports is noted in the table and told to the guest in one `update`
+//! for many: before the next pick where strict strategies depend on it, else with the intake's sweep.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
+use super::decision::{Asked, Focus, Scene};
+use super::health::{Ejection, Outcome};
 use super::native;
 use super::supply::Event;
-use super::table::{Fed, Fresh, PART_ROWS, Row, Table};
+use super::table::{Fed, Fresh, News, Noted, PART_ROWS, Row, Table, Tally};
 use super::{PickRequest, Picked, TARGETS_MAX, key_hash};
 use crate::config::PoolConfig;
 use crate::policy::guest::{Request, TargetView};
@@ -42,11 +46,13 @@ const CAUGHT_UP_ROWS: usize = 64;
 pub struct Pool {
     /// As configured.
     pub config: PoolConfig,
-    index: usize,
+    pub(super) index: usize,
     strategy: Mutex<Seat>,
     /// Threads that try for the guest's seat.
     waiting: AtomicU32,
     table: Mutex<Table>,
+    /// Something is noted that the guest is to be told before its next pick.
+    has_news: AtomicBool,
     /// What is shown of each policy; locked last and for moments.
     statuses: [Mutex<PolicyStatus>; 2],
     counts: Counts,
@@ -96,9 +102,11 @@ pub struct Counts {
 
 /// A request as the guest and the table understand it.
 pub(super) struct Ask<'r> {
-    request: Request,
+    pub(super) request: Request,
     n: usize,
     exclude: &'r [String],
+    has_lease: bool,
+    explain: bool,
 }
 
 impl<'r> Ask<'r> {
@@ -113,7 +121,15 @@ impl<'r> Ask<'r> {
             },
             n: request.n.clamp(1, TARGETS_MAX),
             exclude: &request.exclude,
+            has_lease: request.lease.is_some(),
+            explain: request.explain,
         }
+    }
+
+    /// What is remembered of it.
+    pub(super) fn asked(&self) -> Asked {
+        let (key_hash, excluded) = (self.request.key, self.exclude.len());
+        Asked { key_hash, n: self.n, excluded, has_lease: self.has_lease }
     }
 }
 
@@ -128,8 +144,20 @@ pub struct TargetStatus {
     pub load: f64,
     /// Whether it may be picked.
     pub eligible: bool,
-    /// Picks since the capture of its report.
+    /// Picks since the capture of its report, without those whose lease has ended.
     pub picks: u32,
+    /// Leases open now.
+    pub leases: u32,
+    /// Mean latency of its successful outcomes in microseconds, 0: none known.
+    pub latency_us: u32,
+    /// Share of failed outcomes, 0 to 1.
+    pub error_rate: f32,
+    /// Outcomes since it came to the pool: successes and failures.
+    pub outcomes: [u64; 2],
+    /// Its time out, if it has one.
+    pub ejection: Option<Ejection>,
+    /// Slow-start share, 0 to 1.
+    pub warm: f32,
     /// Metrics that the formula needs and the target does not report.
     pub missing: Vec<Arc<str>>,
 }
@@ -137,12 +165,14 @@ pub struct TargetStatus {
 impl Pool {
     pub(super) fn new(index: usize, config: PoolConfig, supply: Sender<Event>) -> Self {
         let not_yet: Arc<str> = "not loaded yet".into();
+        let table = Table::new(config.health.clone());
         Self {
             config,
             index,
             strategy: Mutex::new(Seat::Native(not_yet)),
             waiting: AtomicU32::new(0),
-            table: Mutex::default(),
+            table: Mutex::new(table),
+            has_news: AtomicBool::new(false),
             statuses: [Mutex::default(), Mutex::default()],
             counts: Counts::default(),
             supply,
@@ -158,26 +188,36 @@ impl Pool {
     /// Targets known, eligible or not.
     #[must_use]
     pub fn targets(&self) -> usize {
-        self.table.lock().len()
+        self.tally().targets
     }
 
     /// Targets that may be picked.
     #[must_use]
     pub fn eligible(&self) -> usize {
-        self.table.lock().eligible()
+        self.tally().eligible
+    }
+
+    /// How many targets are what.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        self.table.lock().tally()
+    }
+
+    /// Whether ejections are ignored because too few targets would be left.
+    #[must_use]
+    pub fn is_panic(&self) -> bool {
+        self.table.lock().is_panic()
+    }
+
+    /// Ejections so far, by reason.
+    #[must_use]
+    pub fn ejections(&self) -> BTreeMap<&'static str, u64> {
+        self.table.lock().ejections()
     }
 
     /// Every target.
     #[must_use]
-    pub fn target_statuses(&self) -> Vec<TargetStatus> {
-        let status = |row: &Row| TargetStatus {
-            machine: Arc::clone(&row.fresh.machine),
-            address: Arc::clone(&row.fresh.address),
-            load: row.fresh.load,
-            eligible: row.fresh.eligible,
-            picks: row.picks(),
-            missing: row.fresh.missing.clone(),
-        };
+    pub fn target_statuses(&self, now_ms: u64) -> Vec<TargetStatus> {
         let (mut statuses, mut from) = (Vec::new(), 0);
         loop {
             let table = self.table.lock();
@@ -185,7 +225,7 @@ impl Pool {
             if part.is_empty() {
                 return statuses;
             }
-            statuses.extend(part.iter().flatten().map(status));
+            statuses.extend(part.iter().flatten().map(|row| TargetStatus::of(row, now_ms)));
             from += part.len();
         }
     }
@@ -194,6 +234,12 @@ impl Pool {
     #[must_use]
     pub fn status(&self, kind: Kind) -> PolicyStatus {
         self.status_of(kind).lock().clone()
+    }
+
+    /// The generation that decides; `None`: native answers.
+    #[must_use]
+    pub fn serving(&self, kind: Kind) -> Option<Generation> {
+        self.status_of(kind).lock().serving
     }
 
     /// What was answered how often.
@@ -212,10 +258,17 @@ impl Pool {
     }
 
     /// The strategy's ranked choice, each target checked; or why the guest did not choose.
-    pub(super) fn ask_guest(&self, ask: &Ask<'_>) -> Result<(Vec<Picked>, Generation), Arc<str>> {
+    pub(super) fn ask_guest(
+        &self,
+        ask: &Ask<'_>,
+        scene: &mut Scene,
+    ) -> Result<(Vec<Picked>, Generation), Arc<str>> {
         let Some(mut seat) = self.try_seat(GUEST_WAIT) else {
             return Err("busy".into());
         };
+        if self.has_news.load(Ordering::Acquire) {
+            self.tell_part(&mut seat, Noted::Now, ask.request.now_ms);
+        }
         let guest = match &mut *seat {
             Seat::Guest(guest) => guest,
             Seat::Native(why) => return Err(Arc::clone(why)),
@@ -228,7 +281,7 @@ impl Pool {
                 return Err(why);
             }
         }
-        let picked = self.hand_out(&chosen, ask.request.now_ms);
+        let picked = hand_out(&mut self.table.lock(), &chosen, ask, scene);
         if picked.is_empty() && self.has_candidate(ask) {
             return Err("no answer".into());
         }
@@ -236,18 +289,21 @@ impl Pool {
     }
 
     /// The choice without a guest.
-    pub(super) fn ask_native(&self, ask: &Ask<'_>) -> Vec<Picked> {
+    pub(super) fn ask_native(&self, ask: &Ask<'_>, scene: &mut Scene) -> Vec<Picked> {
+        let mut table = self.table.lock();
         let mut chosen: Vec<u32> = Vec::new();
-        {
-            let table = self.table.lock();
-            let mut taken = table.slots_of(ask.exclude);
-            while chosen.len() < ask.n {
-                let Some(slot) = native::best(&table, |slot| taken.contains(&slot)) else { break };
-                taken.insert(slot);
-                chosen.push(slot);
-            }
+        let mut taken = table.slots_of(ask.exclude);
+        while chosen.len() < ask.n {
+            let Some(slot) = native::best(&table, |slot| taken.contains(&slot)) else { break };
+            taken.insert(slot);
+            chosen.push(slot);
         }
-        self.hand_out(&chosen, ask.request.now_ms)
+        if let Some(first) = chosen.first() {
+            // A guest that was busy did not count it.
+            table.note(*first, Noted::Now);
+            self.has_news.store(true, Ordering::Release);
+        }
+        hand_out(&mut table, &chosen, ask, scene)
     }
 
     pub(super) fn count(&self, by_guest: bool, nobody: bool) {
@@ -302,20 +358,11 @@ impl Pool {
         self.correct(guest, &uncounted, ask.request.now_ms)
     }
 
-    /// Counts the first as picked and reads all from the table.
-    fn hand_out(&self, chosen: &[u32], now_ms: u64) -> Vec<Picked> {
-        let mut table = self.table.lock();
-        if let Some(first) = chosen.first() {
-            table.count_pick(*first, now_ms);
-        }
-        chosen.iter().filter_map(|slot| table.get(*slot).map(Picked::of)).collect()
-    }
-
     /// Whether the guest may answer this slot.
     fn check(&self, slot: u32) -> Result<(), String> {
         let table = self.table.lock();
         let row = table.get(slot).ok_or_else(|| format!("slot {slot} holds no target"))?;
-        if row.fresh.eligible {
+        if row.eligible {
             return Ok(());
         }
         Err(format!("slot {slot} is {} and may not be picked", row.fresh.machine))
@@ -323,17 +370,17 @@ impl Pool {
 
     fn candidates(&self, is_unwanted: impl Fn(u32) -> bool) -> Vec<u32> {
         let table = self.table.lock();
-        let wanted = |(slot, row): &(u32, &Row)| row.fresh.eligible && !is_unwanted(*slot);
+        let wanted = |(slot, row): &(u32, &Row)| row.eligible && !is_unwanted(*slot);
         table.rows().filter(wanted).map(|(slot, _)| slot).collect()
     }
 
     fn has_candidate(&self, ask: &Ask<'_>) -> bool {
         let table = self.table.lock();
-        if table.eligible() == 0 {
+        if table.tally().eligible == 0 {
             return false;
         }
         let unwanted = table.slots_of(ask.exclude);
-        table.rows().any(|(slot, row)| row.fresh.eligible && !unwanted.contains(&slot))
+        table.rows().any(|(slot, row)| row.eligible && !unwanted.contains(&slot))
     }
 
     /// Tells the guest the true state of targets that it believes picked.
@@ -376,7 +423,7 @@ impl Pool {
             let mut table = self.table.lock();
             left.iter().for_each(|slot| table.remove(*slot));
             let put = |(slot, fresh)| {
-                table.put(slot, fresh);
+                table.put(slot, fresh, now_ms);
                 table.view(slot, now_ms)
             };
             fresh.filter_map(put).collect()
@@ -385,6 +432,87 @@ impl Pool {
             && let Err(fault) = tell(guest, left, &views, now_ms)
         {
             self.vacate(&mut seat, Kind::Strategy, &fault);
+        }
+    }
+
+    /// Takes outcomes of targets by their machines; the places of those that are not in the pool.
+    pub(super) fn record(
+        &self,
+        outcomes: &[(usize, Arc<str>, Outcome)],
+        now_ms: u64,
+    ) -> Vec<usize> {
+        let (mut unknown, mut is_urgent) = (Vec::new(), false);
+        for part in outcomes.chunks(PART_ROWS) {
+            let mut table = self.table.lock();
+            for (place, machine, outcome) in part {
+                match table.slot_of(machine) {
+                    Some(slot) => is_urgent |= table.record(slot, *outcome, now_ms),
+                    None => unknown.push(*place),
+                }
+            }
+        }
+        if is_urgent {
+            self.tell(Noted::Now, now_ms);
+        }
+        unknown
+    }
+
+    /// Takes ended leases of this pool off their machines' counts.
+    pub(super) fn end_leases(&self, leases: &[(Arc<str>, u64)]) {
+        let mut table = self.table.lock();
+        for (machine, opened_ms) in leases {
+            if table.end_lease(machine, *opened_ms) {
+                self.has_news.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// Does what time brings and tells the guest what is noted; whether other targets may be picked
+    /// now than before.
+    pub(super) fn tend(&self, now_ms: u64) -> bool {
+        let before = self.tally();
+        while self.table.lock().tend(now_ms) {}
+        if self.table.lock().has_noted() {
+            self.tell(Noted::Soon, now_ms);
+        }
+        self.tally() != before
+    }
+
+    /// Tells the guest what is noted, a part at a time: picks go on in between.
+    fn tell(&self, least: Noted, now_ms: u64) {
+        while !self.tell_part(&mut self.seat(), least, now_ms) {
+            self.give_way();
+        }
+    }
+
+    /// Tells the guest part of what is noted; true: there is no more.
+    fn tell_part(&self, seat: &mut Seat, least: Noted, now_ms: u64) -> bool {
+        let note = {
+            let mut table = self.table.lock();
+            let note = table.take_noted(least, now_ms);
+            // Written with the lock that is held when something is noted.
+            self.has_news.store(!note.is_last, Ordering::Release);
+            note
+        };
+        if let Seat::Guest(guest) = seat
+            && let Err(fault) = tell(guest, &[], &note.views, now_ms)
+        {
+            self.vacate(seat, Kind::Strategy, &fault);
+        }
+        note.news.iter().for_each(|news| self.log(news));
+        note.is_last
+    }
+
+    fn log(&self, news: &News) {
+        let pool = self.name();
+        match news {
+            News::Ejected { machine, why, length_ms } => {
+                tracing::warn!(pool, %machine, why = why.name(), length_ms, "target ejected");
+            }
+            News::Panic(true) => {
+                tracing::warn!(pool, "too few targets would be left: ejections are ignored");
+            }
+            News::Panic(false) => tracing::info!(pool, "enough targets are left: ejections count"),
         }
     }
 
@@ -531,6 +659,39 @@ impl Pool {
         match kind {
             Kind::Formula => &self.statuses[0],
             Kind::Strategy => &self.statuses[1],
+        }
+    }
+}
+
+/// Counts the first as picked, reads all from the table and keeps what was seen.
+fn hand_out(table: &mut Table, chosen: &[u32], ask: &Ask<'_>, scene: &mut Scene) -> Vec<Picked> {
+    let Some(first) = chosen.first() else { return Vec::new() };
+    let unwanted = &match ask.exclude {
+        [] => HashSet::new(),
+        machines => table.slots_of(machines),
+    };
+    let now_ms = ask.request.now_ms;
+    scene.take(table, &Focus { chosen, unwanted, explain: ask.explain, now_ms });
+    table.count_pick(*first, ask.has_lease, now_ms);
+    chosen.iter().filter_map(|slot| table.get(*slot).map(Picked::of)).collect()
+}
+
+impl TargetStatus {
+    fn of(row: &Row, now_ms: u64) -> Self {
+        let (latency_us, error_rate) = row.health.averages(now_ms);
+        Self {
+            machine: Arc::clone(&row.fresh.machine),
+            address: Arc::clone(&row.fresh.address),
+            load: row.fresh.load,
+            eligible: row.eligible,
+            picks: row.picks(),
+            leases: row.usage.leases(),
+            latency_us,
+            error_rate,
+            outcomes: row.health.counts,
+            ejection: row.health.ejection,
+            warm: row.health.warm(now_ms),
+            missing: row.fresh.missing.clone(),
         }
     }
 }

@@ -1,20 +1,29 @@
 //! The targets of one pool by slot: what the strategy guest knows, for checking its answers and for
 //! choosing without it.
 //!
+//! A row's numbers beside its report are [`Usage`] and [`Health`]; [`care`] ejects and takes back.
 //! Invariants: a row is written before the guest hears of it and removed before the slot is given to
 //! another target; `version` grows with every change, so that a guest fed from a snapshot can be
 //! brought up to date. Pure: time comes in as milliseconds.
 
-use std::collections::{HashMap, HashSet};
+mod care;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use super::health::Health;
+use super::usage::Usage;
+use crate::config::HealthConfig;
 use crate::policy::guest::TargetView;
-
-/// Groups of one size that a target's picks are kept in.
-const GROUPS_OF_SIZE_MAX: usize = 8;
+pub(super) use care::{News, Noted};
 
 /// Rows that are written or read under the lock at a stretch: a pick waits that long for it.
 pub(super) const PART_ROWS: usize = 256;
+/// Targets of a pool up to which their names are kept together, for decisions.
+pub(super) const ROSTER_MAX: usize = 50;
+
+/// Slots and names of a whole small pool.
+pub(super) type Roster = Arc<[(u32, Arc<str>)]>;
 
 /// What is written to a row.
 #[derive(Debug, Clone)]
@@ -28,6 +37,7 @@ pub(super) struct Fresh {
     pub(super) accepted: u64,
     pub(super) completed: u64,
     pub(super) identity: u64,
+    /// Ready for work by what it reports.
     pub(super) eligible: bool,
     pub(super) captured_ms: u64,
     /// Metrics that the formula needs and the target does not report.
@@ -38,9 +48,14 @@ pub(super) struct Fresh {
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     pub(super) fresh: Fresh,
-    picks: Picks,
+    /// Whether it may be picked. What the guest believes: written only where the guest is told.
+    pub(super) eligible: bool,
+    pub(super) usage: Usage,
+    pub(super) health: Health,
+    /// Whether its slot is in the table's list of what the guest is to be told.
+    noted: Noted,
     /// The table's version when the target came to this slot.
-    born: u64,
+    pub(super) born: u64,
     /// The table's version at the last change.
     version: u64,
 }
@@ -65,51 +80,111 @@ pub(super) struct Part {
     pub(super) is_last: bool,
 }
 
+/// How many targets are what.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// In the pool.
+    pub targets: usize,
+    /// Ready for work by what they report.
+    pub live: usize,
+    /// May be picked.
+    pub eligible: usize,
+    /// Live and ejected.
+    pub ejected: usize,
+    /// Without a known load.
+    pub unknown: usize,
+}
+
 /// All targets of a pool.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     rows: Vec<Option<Row>>,
     by_machine: HashMap<Arc<str>, u32>,
     version: u64,
-    len: usize,
-    eligible: usize,
+    tally: Tally,
+    /// Made when asked for, and again after somebody came or left.
+    roster: Option<Roster>,
+    /// Open leases of machines that are gone.
+    parked: HashMap<Arc<str>, u32>,
+    config: HealthConfig,
+    care: care::Care,
 }
 
 impl Table {
+    pub(super) fn new(config: HealthConfig) -> Self {
+        Self { config, ..Self::default() }
+    }
+
     /// Writes a row; picks made before the capture are in its load and no longer counted.
-    pub(super) fn put(&mut self, slot: u32, fresh: Fresh) {
-        self.version += 1;
+    pub(super) fn put(&mut self, slot: u32, fresh: Fresh, now_ms: u64) {
         let index = slot as usize;
         if self.rows.len() <= index {
             self.rows.resize_with(index + 1, || None);
         }
-        let (version, captured_ms) = (self.version, fresh.captured_ms);
-        let was = self.rows[index].as_ref().is_some_and(|row| row.fresh.eligible);
-        self.eligible = self.eligible + usize::from(fresh.eligible) - usize::from(was);
-        match &mut self.rows[index] {
-            Some(row) if row.fresh.machine == fresh.machine => {
-                row.fresh = fresh;
-                row.version = version;
-                row.picks.forget_before(captured_ms);
+        let known = self.get(slot).map(|row| (row.fresh.machine == fresh.machine, row.is_live()));
+        let was_live = match known {
+            Some((true, was_live)) => was_live,
+            Some((false, _)) => {
+                self.remove(slot);
+                self.insert(slot, fresh.clone())
             }
-            row => {
-                if let Some(old) = row {
-                    self.by_machine.remove(&old.fresh.machine);
-                }
-                self.by_machine.insert(Arc::clone(&fresh.machine), slot);
-                self.len += usize::from(row.is_none());
-                *row = Some(Row { fresh, picks: Picks::default(), born: version, version });
-            }
-        }
+            None => self.insert(slot, fresh.clone()),
+        };
+        let is_panic = self.care.is_panic;
+        self.alter(slot, |row| {
+            row.usage.captured(fresh.captured_ms);
+            row.fresh = fresh;
+            row.eligible = row.may_serve(is_panic);
+        });
+        self.greet(slot, was_live, now_ms);
+    }
+
+    /// A new row that may not serve yet; false: it was not live.
+    fn insert(&mut self, slot: u32, fresh: Fresh) -> bool {
+        self.version += 1;
+        self.by_machine.insert(Arc::clone(&fresh.machine), slot);
+        self.roster = None;
+        let leases = self.parked.remove(&fresh.machine).unwrap_or_default();
+        let row = Row {
+            fresh: Fresh { eligible: false, ..fresh },
+            eligible: false,
+            usage: Usage::with_leases(leases),
+            health: Health::default(),
+            noted: Noted::No,
+            born: self.version,
+            version: self.version,
+        };
+        self.tally.add(&row);
+        self.rows[slot as usize] = Some(row);
+        false
     }
 
     pub(super) fn remove(&mut self, slot: u32) {
         self.version += 1;
-        if let Some(row) = self.rows.get_mut(slot as usize).and_then(Option::take) {
-            self.len -= 1;
-            self.eligible -= usize::from(row.fresh.eligible);
-            self.by_machine.remove(&row.fresh.machine);
+        let Some(row) = self.rows.get_mut(slot as usize).and_then(Option::take) else { return };
+        self.tally.subtract(&row);
+        self.by_machine.remove(&row.fresh.machine);
+        self.roster = None;
+        self.part_with(slot, &row.health);
+        let leases = row.usage.leases();
+        if leases > 0 {
+            self.parked.insert(row.fresh.machine, leases);
         }
+    }
+
+    /// Changes a row, whatever that does to the counts.
+    fn alter<T>(&mut self, slot: u32, change: impl FnOnce(&mut Row) -> T) -> Option<T> {
+        let row = self.rows.get_mut(slot as usize)?.as_mut()?;
+        self.tally.subtract(row);
+        self.version += 1;
+        row.version = self.version;
+        let changed = change(row);
+        self.tally.add(row);
+        Some(changed)
+    }
+
+    pub(super) fn slot_of(&self, machine: &str) -> Option<u32> {
+        self.by_machine.get(machine).copied()
     }
 
     /// The slots of these machines, where they are in the pool.
@@ -131,22 +206,62 @@ impl Table {
         self.rows.get(from..end).unwrap_or_default()
     }
 
-    /// Targets, eligible or not.
-    pub(super) fn len(&self) -> usize {
-        self.len
+    pub(super) fn tally(&self) -> Tally {
+        self.tally
     }
 
-    pub(super) fn eligible(&self) -> usize {
-        self.eligible
+    /// Grows with every change.
+    pub(super) fn version(&self) -> u64 {
+        self.version
     }
 
-    /// Counts a pick of the target.
-    pub(super) fn count_pick(&mut self, slot: u32, now_ms: u64) {
-        self.version += 1;
-        if let Some(Some(row)) = self.rows.get_mut(slot as usize) {
-            row.picks.count(now_ms);
-            row.version = self.version;
+    /// Whether ejections are ignored because too few targets would be left.
+    pub(super) fn is_panic(&self) -> bool {
+        self.care.is_panic
+    }
+
+    /// Slots and names, where there are few.
+    pub(super) fn roster(&mut self) -> Option<Roster> {
+        if self.tally.targets > ROSTER_MAX {
+            return None;
         }
+        if self.roster.is_none() {
+            let name = |(slot, row): (u32, &Row)| (slot, Arc::clone(&row.fresh.machine));
+            self.roster = Some(self.rows().map(name).collect());
+        }
+        self.roster.clone()
+    }
+
+    /// Slots the table reaches to.
+    pub(super) fn width(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Counts a pick of the target, with a lease or without.
+    pub(super) fn count_pick(&mut self, slot: u32, has_lease: bool, now_ms: u64) {
+        self.alter(slot, |row| {
+            if has_lease {
+                row.usage.open_lease(now_ms);
+            } else {
+                row.usage.count_pick(now_ms);
+            }
+        });
+    }
+
+    /// Ends a lease of this machine that was opened then; whether a guest is to hear of it.
+    pub(super) fn end_lease(&mut self, machine: &str, opened_ms: u64) -> bool {
+        if let Some(slot) = self.slot_of(machine) {
+            self.alter(slot, |row| row.usage.end_lease(opened_ms));
+            self.note(slot, Noted::Now);
+            return true;
+        }
+        if let Some(leases) = self.parked.get_mut(machine) {
+            *leases -= 1;
+            if *leases == 0 {
+                self.parked.remove(machine);
+            }
+        }
+        false
     }
 
     pub(super) fn view(&self, slot: u32, now_ms: u64) -> Option<TargetView> {
@@ -185,64 +300,58 @@ impl Table {
 }
 
 impl Row {
-    /// Picks made since the capture of its report.
+    /// Picks made since the capture of its report, see [`Usage`].
     pub(super) fn picks(&self) -> u32 {
-        self.picks.total
+        self.usage.picks()
     }
 
-    fn view(&self, slot: u32, now_ms: u64) -> TargetView {
-        let age_ms = now_ms.saturating_sub(self.fresh.captured_ms);
+    /// Ready for work by what it reports.
+    pub(super) fn is_live(&self) -> bool {
+        self.fresh.eligible
+    }
+
+    fn may_serve(&self, is_panic: bool) -> bool {
+        self.fresh.eligible && (is_panic || self.health.ejection.is_none())
+    }
+
+    pub(super) fn view(&self, slot: u32, now_ms: u64) -> TargetView {
+        let Fresh { load, weight, in_flight, accepted, completed, captured_ms, .. } = self.fresh;
+        let age_ms = now_ms.saturating_sub(captured_ms);
+        let (latency_us, error_rate) = self.health.averages(now_ms);
+        let reports_counts = (accepted, completed, in_flight) != (0, 0, 0);
         TargetView {
             slot,
-            load: self.fresh.load,
-            weight: self.fresh.weight,
-            in_flight: self.fresh.in_flight,
-            picks: self.picks.total,
+            load,
+            weight,
+            in_flight: if reports_counts { in_flight } else { self.usage.leases_before() },
+            picks: self.usage.picks(),
             age_ms: u32::try_from(age_ms).unwrap_or(u32::MAX),
-            latency_us: 0,
-            error_rate: 0.0,
-            eligible: self.fresh.eligible,
-            warm: 1.0,
-            accepted: self.fresh.accepted,
-            completed: self.fresh.completed,
+            latency_us,
+            error_rate,
+            eligible: self.eligible,
+            warm: self.health.warm(now_ms),
+            accepted,
+            completed,
             identity: self.fresh.identity,
         }
     }
 }
 
-/// When a target was picked: an exponential histogram (Datar, Gionis, Indyk and Motwani 2002).
-///
-/// Groups hold 1, 2, 4, … picks, oldest and largest first, at most [`GROUPS_OF_SIZE_MAX`] of a size;
-/// so the number of picks after any time is known to within an eighth, in little memory.
-#[derive(Debug, Clone, Default)]
-struct Picks {
-    /// Time of the group's last pick, and how many.
-    groups: Vec<(u64, u32)>,
-    total: u32,
-}
-
-impl Picks {
-    fn count(&mut self, now_ms: u64) {
-        self.total = self.total.saturating_add(1);
-        self.groups.push((now_ms, 1));
-        let (mut size, mut end) = (1_u32, self.groups.len());
-        loop {
-            let other = self.groups[..end].iter().rposition(|(_, picks)| *picks != size);
-            let start = other.map_or(0, |other| other + 1);
-            if end - start <= GROUPS_OF_SIZE_MAX {
-                return;
-            }
-            // The two oldest of this size become one of the next.
-            size = size.saturating_mul(2);
-            self.groups.remove(start);
-            self.groups[start].1 = size;
-            end = start + 1;
-        }
+impl Tally {
+    fn add(&mut self, row: &Row) {
+        self.targets += 1;
+        self.live += usize::from(row.is_live());
+        self.eligible += usize::from(row.eligible);
+        self.ejected += usize::from(row.is_live() && row.health.ejection.is_some());
+        self.unknown += usize::from(row.fresh.load.is_nan());
     }
 
-    fn forget_before(&mut self, captured_ms: u64) {
-        self.groups.retain(|(ms, _)| *ms > captured_ms);
-        self.total = self.groups.iter().fold(0, |sum, (_, picks)| sum.saturating_add(*picks));
+    fn subtract(&mut self, row: &Row) {
+        self.targets -= 1;
+        self.live -= usize::from(row.is_live());
+        self.eligible -= usize::from(row.eligible);
+        self.ejected -= usize::from(row.is_live() && row.health.ejection.is_some());
+        self.unknown -= usize::from(row.fresh.load.is_nan());
     }
 }
 
@@ -277,46 +386,21 @@ mod tests {
     #[test]
     fn own_picks_are_replayed_from_the_capture_on() {
         let mut table = Table::default();
-        table.put(0, fresh("a", 100));
+        table.put(0, fresh("a", 100), 0);
         for now_ms in [110, 120, 120, 150] {
-            table.count_pick(0, now_ms);
+            table.count_pick(0, false, now_ms);
         }
         assert_eq!(table.get(0).map(Row::picks), Some(4));
-        table.put(0, fresh("a", 120)); // a report captured at 120 that came late
+        table.put(0, fresh("a", 120), 0); // a report captured at 120 that came late
         assert_eq!(table.get(0).map(Row::picks), Some(1));
-        table.put(0, fresh("b", 120));
+        table.put(0, fresh("b", 120), 0);
         assert_eq!(table.get(0).map(Row::picks), Some(0), "another target in this slot");
-    }
-
-    #[test]
-    fn picks_are_never_lost_however_many() {
-        let mut table = Table::default();
-        table.put(0, fresh("a", 0));
-        (1..=10_000).for_each(|now_ms| table.count_pick(0, now_ms));
-        assert_eq!(table.get(0).map(Row::picks), Some(10_000));
-        table.put(0, fresh("a", 9_000));
-        let left = table.get(0).map_or(0, Row::picks);
-        assert!((1_000..1_125).contains(&left), "{left}: a thousand, and at most an eighth more");
-    }
-
-    #[test]
-    fn late_reports_under_steady_picks_do_not_add_up() {
-        let mut table = Table::default();
-        table.put(0, fresh("a", 0));
-        for now_ms in 1..=20_000 {
-            table.count_pick(0, now_ms);
-            if now_ms % 1_000 == 0 {
-                table.put(0, fresh("a", now_ms - 200));
-                let left = table.get(0).map_or(0, Row::picks);
-                assert!((200..225).contains(&left), "{left} at {now_ms}");
-            }
-        }
     }
 
     #[test]
     fn a_guest_that_was_fed_learns_only_what_changed_since() {
         let mut table = Table::default();
-        (0..4).for_each(|slot| table.put(slot, fresh(&format!("m{slot}"), 0)));
+        (0..4).for_each(|slot| table.put(slot, fresh(&format!("m{slot}"), 0), 0));
         let mut fed = Fed::default();
         let pass = |table: &Table, fed: &mut Fed| {
             let part = table.feed(fed, 0);
@@ -327,20 +411,20 @@ mod tests {
         assert_eq!(pass(&table, &mut fed), (vec![], vec![0, 1, 2, 3]));
         table.remove(0);
         table.remove(1);
-        table.put(1, fresh("other", 0));
-        table.put(2, Fresh { eligible: false, ..fresh("m2", 0) });
+        table.put(1, fresh("other", 0), 0);
+        table.put(2, Fresh { eligible: false, ..fresh("m2", 0) }, 0);
         assert_eq!(pass(&table, &mut fed), (vec![0, 1], vec![1, 2]));
-        table.count_pick(3, 9);
+        table.count_pick(3, false, 9);
         assert_eq!(pass(&table, &mut fed), (vec![], vec![3]));
         assert_eq!(pass(&table, &mut fed), (vec![], vec![]));
-        assert_eq!((table.len(), table.eligible()), (3, 2));
+        assert_eq!((table.tally().targets, table.tally().eligible), (3, 2));
     }
 
     #[test]
     fn what_changes_behind_a_pass_is_told_by_the_next() {
         let (mut table, mut fed) = (Table::default(), Fed::default());
         let rows = u32::try_from(2 * PART_ROWS + 1).expect("few rows");
-        (0..rows).for_each(|slot| table.put(slot, fresh(&format!("m{slot}"), 0)));
+        (0..rows).for_each(|slot| table.put(slot, fresh(&format!("m{slot}"), 0), 0));
         let mut told = std::collections::BTreeMap::new();
         let mut tell = |part: Part| {
             part.left
@@ -350,10 +434,10 @@ mod tests {
             (part.views.len(), part.is_last, told.len())
         };
         assert_eq!(tell(table.feed(&mut fed, 0)), (PART_ROWS, false, PART_ROWS));
-        table.count_pick(0, 5); // told already
+        table.count_pick(0, false, 5); // told already
         table.remove(1);
-        table.put(2, fresh("other", 0));
-        table.count_pick(rows - 1, 5); // still to be told
+        table.put(2, fresh("other", 0), 0);
+        table.count_pick(rows - 1, false, 5); // still to be told
         table.remove(rows - 2);
         assert_eq!(tell(table.feed(&mut fed, 0)), (PART_ROWS - 1, false, 2 * PART_ROWS - 1));
         assert_eq!(tell(table.feed(&mut fed, 0)), (1, true, 2 * PART_ROWS));
@@ -366,9 +450,9 @@ mod tests {
     #[test]
     fn counts_follow_the_rows() {
         let mut table = Table::default();
-        (0..3).for_each(|slot| table.put(slot, fresh(&format!("m{slot}"), 0)));
-        table.put(0, Fresh { eligible: false, ..fresh("m0", 0) });
+        (0..3).for_each(|slot| table.put(slot, fresh(&format!("m{slot}"), 0), 0));
+        table.put(0, Fresh { eligible: false, ..fresh("m0", 0) }, 0);
         table.remove(1);
-        assert_eq!((table.len(), table.eligible()), (2, 1));
+        assert_eq!((table.tally().targets, table.tally().eligible), (2, 1));
     }
 }

@@ -69,19 +69,21 @@ impl Host {
 
         let scorers = Arc::new(Scorers::new(Arc::clone(&fleet), &pools));
         let (written, scored) = (Arc::clone(&fleet), Arc::clone(&scorers));
-        let intake = Intake::new(written, keyring, scored, clock, Arc::clone(&changes));
+        let asked = Arc::new(Pools::new(pools.clone(), clock));
+        let (tended, told) = (Arc::clone(&asked), Arc::clone(&changes));
+        let intake = Intake::new(written, keyring, scored, tended, told);
         let counts = intake.counts();
         let supply = Supply::new(
             engine,
             config.policies.clone(),
             (supply_events.clone(), supply_queue),
-            pools.clone(),
+            pools,
             scorers,
             clock,
             changes,
         );
         let view = Arc::new(View {
-            pools: Pools::new(pools, clock),
+            pools: asked,
             fleet,
             board: supply.board(),
             intake: Arc::clone(&counts),
