@@ -58,7 +58,15 @@ async fn bad_requests_get_a_code_and_a_message() {
     check(&farm, "/v1/target?key=%ff", 400, "bad_parameter");
     let excluded = vec!["m"; 257].join(",");
     check(&farm, &format!("/v1/target?exclude={excluded}"), 400, "bad_parameter");
-    check(&farm, "/v1/target?lease=30s", 501, "not_implemented");
+    check(&farm, "/v1/target?ticket=x", 501, "not_implemented");
+    for lease in ["999ms", "1h1s", "30", "-1s", ""] {
+        check(&farm, &format!("/v1/target?lease={lease}"), 400, "bad_parameter");
+    }
+    check(&farm, "/v1/target?explain=yes", 400, "bad_parameter");
+    check(&farm, "/v1/decisions?limit=0", 400, "bad_parameter");
+    check(&farm, "/v1/decisions?page=2", 400, "bad_parameter");
+    check(&farm, "/v1/decisions?pool=wep", 404, "unknown_pool");
+    check(&farm, "/v1/decisions/00000000-0", 404, "unknown_decision");
     check(&farm, "/v1/targets", 404, "no_such_call");
     check(&farm, "/v1/machines/nobody", 404, "unknown_machine");
     check(&farm, "/v1/policies/nothing", 404, "unknown_policy");

@@ -1,25 +1,29 @@
 //! HTTP in, JSON (or one line of text) out: the only place that knows either.
 //!
 //! Handlers ask the pools, the fleet and the policies and translate; they decide nothing. [`body`]
-//! are the JSON shapes, [`error`] the one place that knows status codes, [`mod@metrics`] what Prometheus
+//! and [`decision`] are the JSON shapes, [`outcome`] reads what applications report, [`error`] the one place that knows status codes, [`mod@metrics`] what Prometheus
 //! reads. A request waits for its guest's deadlines at most.
 
 mod body;
+mod decision;
 mod error;
 mod metrics;
+mod outcome;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use parking_lot::RwLock;
 
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Machine};
 use crate::pick::supply::Board;
 use crate::pick::{Pools, intake, pick};
 use error::ApiError;
@@ -42,6 +46,10 @@ pub struct View {
 pub fn router(view: Arc<View>) -> Router {
     Router::new()
         .route("/v1/target", get(target))
+        .route("/v1/outcomes", post(outcomes))
+        .route("/v1/leases/{id}", delete(end_lease))
+        .route("/v1/decisions", get(decisions))
+        .route("/v1/decisions/{id}", get(one_decision))
         .route("/v1/pools", get(pools))
         .route("/v1/machines", get(machines))
         .route("/v1/machines/{name}", get(machine))
@@ -68,6 +76,48 @@ async fn target(
     } else {
         Json(body::Target::of(&answer)).into_response()
     })
+}
+
+async fn outcomes(
+    State(view): State<Arc<View>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<StatusCode, ApiError> {
+    let body = body.map_err(|error| ApiError::bad_body(error.to_string()))?;
+    view.pools.record(&outcome::read(&body)?)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn end_lease(
+    State(view): State<Arc<View>>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    let was_open = view.pools.close_lease(&id);
+    was_open.then_some(StatusCode::NO_CONTENT).ok_or_else(|| ApiError::unknown_lease(&id))
+}
+
+async fn decisions(
+    State(view): State<Arc<View>>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Vec<decision::Decision>>, ApiError> {
+    let decision::Query { pool, limit } = decision::query(query.as_deref().unwrap_or_default())?;
+    if let Some(pool) = &pool {
+        view.pools.get(pool)?;
+    }
+    let newest = view.pools.newest_decisions(pool.as_deref(), limit);
+    let brief = |decision| decision::Decision::of(&view.pools, decision).brief();
+    Ok(Json(newest.iter().map(brief).collect()))
+}
+
+async fn one_decision(
+    State(view): State<Arc<View>>,
+    Path(id): Path<String>,
+) -> Result<Json<decision::Decision>, ApiError> {
+    let decision = view.pools.decision(&id).ok_or_else(|| ApiError::unknown_decision(&id))?;
+    let service = &*decision.pool.config.service;
+    let offers = |machine: &Machine| machine.services.iter().any(|of| *of.name == *service);
+    let is_gone = |(_, machine): &(_, &Machine)| !machine.alive && offers(machine);
+    let gone = view.fleet.read().machines().filter(is_gone).count();
+    Ok(Json(decision::Decision::of(&view.pools, &decision).with_gone(gone)))
 }
 
 async fn pools(State(view): State<Arc<View>>) -> Json<Vec<body::Pool>> {

@@ -5,18 +5,21 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use serde::Serialize;
 
 use super::error::ApiError;
 use crate::fleet;
+use crate::pick::lease::{LEASE_MAX, LEASE_MIN};
 use crate::pick::pool::{self, TargetStatus};
 use crate::pick::{Answer, PickRequest, Picked, Pools, TARGETS_MAX};
-use crate::policy::{Entry, Kind, Origin};
+use crate::policy::{Entry, Generation, Kind, Origin};
 use crate::report::State;
 
-/// Parameters of the contract whose behaviour comes with sessions, leases and constraints.
-const LATER: [&str; 3] = ["where", "lease", "ticket"];
+/// Parameters of the contract whose behaviour comes with sessions and constraints.
+const LATER: [&str; 2] = ["where", "ticket"];
+const KNOWN: &str = "known are pool, key, n, exclude, lease and explain";
 /// Machines one request may exclude: bounds what it can cost.
 const EXCLUDE_MAX: usize = 256;
 
@@ -41,10 +44,21 @@ pub(super) fn pick_request(query: &str) -> Result<PickRequest, ApiError> {
                 let machines = value.split(',').filter(|machine| !machine.is_empty());
                 request.exclude.extend(machines.map(str::to_owned));
             }
+            "lease" => request.lease = Some(lease(&value)?),
+            "explain" => {
+                request.explain = match value.as_str() {
+                    "1" => true,
+                    "0" => false,
+                    _ => {
+                        let message = format!("explain={value} is neither 0 nor 1");
+                        return Err(ApiError::bad_parameter(message, "leave it out"));
+                    }
+                };
+            }
             later if LATER.contains(&later) => return Err(ApiError::not_implemented(later)),
             unknown => {
                 let message = format!("unknown parameter {unknown:?}");
-                return Err(ApiError::bad_parameter(message, "known are pool, key, n and exclude"));
+                return Err(ApiError::bad_parameter(message, KNOWN));
             }
         }
     }
@@ -55,8 +69,17 @@ pub(super) fn pick_request(query: &str) -> Result<PickRequest, ApiError> {
     Ok(request)
 }
 
+fn lease(value: &str) -> Result<Duration, ApiError> {
+    let length = humantime::parse_duration(value).ok();
+    length.filter(|length| (LEASE_MIN..=LEASE_MAX).contains(length)).ok_or_else(|| {
+        let [least, most] = [LEASE_MIN, LEASE_MAX].map(humantime::format_duration);
+        let message = format!("lease={value} is not a duration from {least} to {most}");
+        ApiError::bad_parameter(message, "lease=30s")
+    })
+}
+
 /// Percent-decoding, with `+` for a space as forms write it.
-fn decode(text: &str) -> Result<String, ApiError> {
+pub(super) fn decode(text: &str) -> Result<String, ApiError> {
     let spaced = text.replace('+', " ");
     let decoded = percent_encoding::percent_decode_str(&spaced).decode_utf8();
     decoded.map(std::borrow::Cow::into_owned).map_err(|_| {
@@ -72,6 +95,8 @@ pub(super) struct Target {
     target: One,
     pool: String,
     decision: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease: Option<String>,
     policy: Deciders,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     others: Vec<One>,
@@ -103,21 +128,32 @@ impl Target {
             url: url(&picked.address),
             load: finite(picked.load),
         };
-        let formula = match answer.pool.status(Kind::Formula).serving {
-            Some(generation) => format!("{}@{generation}", config.formula),
-            None => "none (last good loads)".to_owned(),
-        };
-        let strategy = match &answer.strategy {
-            Ok(generation) => format!("{}@{generation}", config.strategy),
-            Err(why) => format!("native ({why})"),
-        };
+        let formula = formula_text(&answer.pool, answer.pool.serving(Kind::Formula));
+        let strategy = strategy_text(&answer.pool, &answer.strategy);
         Self {
             target: one(&answer.target),
             pool: config.name.clone(),
             decision: answer.decision.clone(),
+            lease: answer.lease.clone(),
             policy: Deciders { formula, strategy },
             others: answer.others.iter().map(one).collect(),
         }
+    }
+}
+
+/// Whose loads these are.
+pub(super) fn formula_text(pool: &pool::Pool, formula: Option<Generation>) -> String {
+    match formula {
+        Some(generation) => format!("{}@{generation}", pool.config.formula),
+        None => "none (last good loads)".to_owned(),
+    }
+}
+
+/// Who chose.
+pub(super) fn strategy_text(pool: &pool::Pool, by: &Result<Generation, Arc<str>>) -> String {
+    match by {
+        Ok(generation) => format!("{}@{generation}", pool.config.strategy),
+        Err(why) => format!("native ({why})"),
     }
 }
 
@@ -131,7 +167,7 @@ fn url(address: &str) -> String {
     if address.contains("://") { address.to_owned() } else { format!("http://{address}") }
 }
 
-fn finite(number: f64) -> Option<f64> {
+pub(super) fn finite(number: f64) -> Option<f64> {
     number.is_finite().then_some(number)
 }
 
@@ -142,6 +178,11 @@ pub(super) struct Pool {
     service: String,
     targets: usize,
     eligible: usize,
+    /// Ready for work and left out for what applications say of them.
+    ejected: usize,
+    /// True: ejections are ignored because too few targets would be left.
+    panic: bool,
+    leases: usize,
     picks: Picks,
     bad_loads: u64,
     formula: PoolPolicy,
@@ -180,12 +221,15 @@ impl Pool {
                 swaps: status.swaps,
             }
         };
-        let counts = pool.counts();
+        let (counts, tally) = (pool.counts(), pool.tally());
         Self {
             name: pool.name().to_owned(),
             service: pool.config.service.clone(),
-            targets: pool.targets(),
-            eligible: pool.eligible(),
+            targets: tally.targets,
+            eligible: tally.eligible,
+            ejected: tally.ejected,
+            panic: pool.is_panic(),
+            leases: tally.leases,
             picks: Picks {
                 by_strategy: counts.by_guest.load(Ordering::Relaxed),
                 native: counts.by_native.load(Ordering::Relaxed),
@@ -211,8 +255,31 @@ struct MachineTarget {
     load: Option<f64>,
     eligible: bool,
     picks: u32,
+    /// Open now.
+    leases: u32,
+    /// Slow-start share, 0 to 1; 1: warm.
+    warm: f32,
+    outcomes: Outcomes,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ejected: Option<Ejected>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     missing: Vec<Missing>,
+}
+
+/// What applications say of a target.
+#[derive(Serialize, Clone)]
+struct Outcomes {
+    ok: u64,
+    failed: u64,
+    /// Moving averages; `null` and 0: nothing is known.
+    latency_us: Option<u32>,
+    error_rate: f32,
+}
+
+#[derive(Serialize, Clone)]
+struct Ejected {
+    why: &'static str,
+    returns_in_ms: u64,
 }
 
 /// A metric without which a target has no load, and who wants it.
@@ -229,9 +296,11 @@ impl Targets {
     pub(super) fn of(pools: &Pools) -> Self {
         let mut by_machine: HashMap<Arc<str>, Vec<MachineTarget>> = HashMap::new();
         for pool in pools.all() {
-            for status in pool.target_statuses(pools.clock().now_ms()) {
+            let now_ms = pools.clock().now_ms();
+            for status in pool.target_statuses(now_ms) {
                 let machine = Arc::clone(&status.machine);
-                by_machine.entry(machine).or_default().push(MachineTarget::of(pool, status));
+                let target = MachineTarget::of(pool, status, now_ms);
+                by_machine.entry(machine).or_default().push(target);
             }
         }
         Self { by_machine }
@@ -239,7 +308,7 @@ impl Targets {
 }
 
 impl MachineTarget {
-    fn of(pool: &pool::Pool, status: TargetStatus) -> Self {
+    fn of(pool: &pool::Pool, status: TargetStatus, now_ms: u64) -> Self {
         let config = &pool.config;
         let wanted_by = || format!("formula {} of pool {}", config.formula, config.name);
         let missing = |metric| Missing { metric, wanted_by: wanted_by(), nearest: None };
@@ -250,6 +319,18 @@ impl MachineTarget {
             load: finite(status.load),
             eligible: status.eligible,
             picks: status.picks,
+            leases: status.leases,
+            warm: status.warm,
+            outcomes: Outcomes {
+                ok: status.outcomes[0],
+                failed: status.outcomes[1],
+                latency_us: (status.latency_us > 0).then_some(status.latency_us),
+                error_rate: status.error_rate,
+            },
+            ejected: status.ejection.map(|ejection| Ejected {
+                why: ejection.why.name(),
+                returns_in_ms: ejection.until_ms.saturating_sub(now_ms),
+            }),
             missing: status.missing.into_iter().map(missing).collect(),
         }
     }

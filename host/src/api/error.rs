@@ -7,6 +7,8 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use crate::pick::PickError;
+use crate::pick::decision::DECISIONS_MAX;
+use crate::pick::feedback::{FeedbackError, Untraced};
 
 /// Seconds after which a client without a target may ask again: a machine that starts has reported
 /// by then.
@@ -63,6 +65,25 @@ impl ApiError {
             .hint("GET /v1/policies lists them")
     }
 
+    pub(super) fn bad_body(message: impl Into<String>) -> Self {
+        let hint =
+            "an object like {\"target\":\"web-1\",\"latency_us\":1500,\"ok\":true}, or an array";
+        Self::new(StatusCode::BAD_REQUEST, "bad_body", message).hint(hint)
+    }
+
+    pub(super) fn unknown_lease(id: &str) -> Self {
+        let message = format!("no lease {id:?} is open");
+        Self::new(StatusCode::NOT_FOUND, "unknown_lease", message)
+            .hint("a lease ends once: by DELETE or by its time")
+    }
+
+    pub(super) fn unknown_decision(id: &str) -> Self {
+        let message = format!("decision {id:?} is not remembered");
+        let hint =
+            format!("the last {DECISIONS_MAX} of this run are; GET /v1/decisions lists them");
+        Self::new(StatusCode::NOT_FOUND, "unknown_decision", message).hint(hint)
+    }
+
     pub(super) fn no_such_call() -> Self {
         Self::new(StatusCode::NOT_FOUND, "no_such_call", "there is no such call")
             .hint("GET /v1/target picks a target; see also /v1/machines, /v1/policies, /metrics")
@@ -70,7 +91,8 @@ impl ApiError {
 
     pub(super) fn method_not_allowed() -> Self {
         let status = StatusCode::METHOD_NOT_ALLOWED;
-        Self::new(status, "method_not_allowed", "this call is a GET")
+        Self::new(status, "method_not_allowed", "this call has another method")
+            .hint("outcomes are a POST, the end of a lease is a DELETE, everything else is a GET")
     }
 
     pub(super) fn cannot_encode() -> Self {
@@ -104,6 +126,23 @@ impl From<PickError> for ApiError {
                     .hint("GET /v1/machines shows their states")
             }
         }
+    }
+}
+
+impl From<FeedbackError> for ApiError {
+    fn from(error: FeedbackError) -> Self {
+        let (code, hint) = match error.first {
+            Untraced::Pool(_) => ("unknown_pool", "GET /v1/pools lists them".to_owned()),
+            Untraced::Machine { .. } => {
+                ("unknown_target", "GET /v1/machines lists their targets".to_owned())
+            }
+            Untraced::Decision(_) => {
+                let hint = format!("the last {DECISIONS_MAX} are; name the target instead");
+                ("unknown_decision", hint)
+            }
+        };
+        let others = if error.all > error.unknown { "; the others are counted" } else { "" };
+        Self::new(StatusCode::NOT_FOUND, code, format!("{error}{others}")).hint(hint)
     }
 }
 

@@ -78,6 +78,7 @@ fn families(view: &View) -> Vec<Family> {
         machines(view),
     ];
     families.extend(pools(view));
+    families.extend(feedback(view));
     families.extend(policies(view));
     families
 }
@@ -136,6 +137,31 @@ fn pools(view: &View) -> Vec<Family> {
         }
     }
     vec![picks, nobody, targets, bad_loads, faults, swaps, native]
+}
+
+/// What comes back after picks.
+fn feedback(view: &View) -> Vec<Family> {
+    let family = |name, help, is_counter| Family { name, help, is_counter, samples: Vec::new() };
+    let mut outcomes = family("outcomes", "Outcomes that applications reported", true);
+    let mut ejections = family("ejections", "Targets ejected for their outcomes", true);
+    let mut ejected = family("targets_ejected", "Live targets that are ejected", false);
+    let mut panic = family("pool_panic", "1 while ejections are ignored: too few are left", false);
+    let mut leases = family("leases_open", "Leases open on targets that are there", false);
+    for pool in view.pools.all() {
+        let of_pool = || ("pool", pool.name().to_owned());
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let result = |result: &str| vec![of_pool(), ("result", result.to_owned())];
+        outcomes.samples.push((result("ok"), count(&pool.counts().served)));
+        outcomes.samples.push((result("failed"), count(&pool.counts().failed)));
+        for (why, count) in pool.ejections() {
+            ejections.samples.push((vec![of_pool(), ("why", why.to_owned())], count));
+        }
+        let tally = pool.tally();
+        ejected.samples.push((vec![of_pool()], tally.ejected as u64));
+        leases.samples.push((vec![of_pool()], tally.leases as u64));
+        panic.samples.push((vec![of_pool()], u64::from(pool.is_panic())));
+    }
+    vec![outcomes, ejections, ejected, panic, leases]
 }
 
 fn policies(view: &View) -> Vec<Family> {

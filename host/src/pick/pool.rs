@@ -98,6 +98,10 @@ pub struct Counts {
     pub nobody: AtomicU64,
     /// Loads that were NaN, infinite or negative.
     pub bad_loads: AtomicU64,
+    /// Outcomes of its targets: successes.
+    pub served: AtomicU64,
+    /// And failures.
+    pub failed: AtomicU64,
 }
 
 /// A request as the guest and the table understand it.
@@ -446,7 +450,12 @@ impl Pool {
             let mut table = self.table.lock();
             for (place, machine, outcome) in part {
                 match table.slot_of(machine) {
-                    Some(slot) => is_urgent |= table.record(slot, *outcome, now_ms),
+                    Some(slot) => {
+                        is_urgent |= table.record(slot, *outcome, now_ms);
+                        let Counts { served, failed, .. } = &self.counts;
+                        let counter = if outcome.ok { served } else { failed };
+                        counter.fetch_add(1, Ordering::Relaxed);
+                    }
                     None => unknown.push(*place),
                 }
             }
@@ -475,7 +484,8 @@ impl Pool {
         if self.table.lock().has_noted() {
             self.tell(Noted::Soon, now_ms);
         }
-        self.tally() != before
+        let after = self.tally();
+        (after.eligible, after.ejected) != (before.eligible, before.ejected)
     }
 
     /// Tells the guest what is noted, a part at a time: picks go on in between.

@@ -93,6 +93,8 @@ pub struct Tally {
     pub ejected: usize,
     /// Without a known load.
     pub unknown: usize,
+    /// Leases open on them.
+    pub leases: usize,
 }
 
 /// All targets of a pool.
@@ -344,6 +346,7 @@ impl Tally {
         self.eligible += usize::from(row.eligible);
         self.ejected += usize::from(row.is_live() && row.health.ejection.is_some());
         self.unknown += usize::from(row.fresh.load.is_nan());
+        self.leases += row.usage.leases() as usize;
     }
 
     fn subtract(&mut self, row: &Row) {
@@ -352,6 +355,7 @@ impl Tally {
         self.eligible -= usize::from(row.eligible);
         self.ejected -= usize::from(row.is_live() && row.health.ejection.is_some());
         self.unknown -= usize::from(row.fresh.load.is_nan());
+        self.leases -= row.usage.leases() as usize;
     }
 }
 

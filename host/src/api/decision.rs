@@ -1,0 +1,212 @@
+//! `GET /v1/decisions`: why that target, as JSON.
+//!
+//! Everything is as it was at the moment of the pick, before the pick itself was counted. Numbers that
+//! are not known are `null`. Where `candidates_complete` is false the candidates are the chosen ones and
+//! a few others (with `explain=1`: the nearest by load), and `tied` counts among those.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+
+use super::body::{decode, finite, formula_text, strategy_text};
+use super::error::ApiError;
+use crate::pick::Pools;
+use crate::pick::decision::{self, Candidate, DECISIONS_MAX};
+
+/// Decisions listed where no limit is given.
+const LIMIT: usize = 20;
+
+/// The query string of `/v1/decisions`.
+pub(super) struct Query {
+    pub(super) pool: Option<String>,
+    pub(super) limit: usize,
+}
+
+pub(super) fn query(query: &str) -> Result<Query, ApiError> {
+    let mut wanted = Query { pool: None, limit: LIMIT };
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let value = decode(value)?;
+        match name {
+            "pool" => wanted.pool = Some(value),
+            "limit" => {
+                let limit = value.parse().ok().filter(|n| (1..=DECISIONS_MAX).contains(n));
+                wanted.limit = limit.ok_or_else(|| {
+                    let message =
+                        format!("limit={value} is not a number from 1 to {DECISIONS_MAX}");
+                    ApiError::bad_parameter(message, "limit=20 is the default")
+                })?;
+            }
+            unknown => {
+                let message = format!("unknown parameter {unknown:?}");
+                return Err(ApiError::bad_parameter(message, "known are pool and limit"));
+            }
+        }
+    }
+    Ok(wanted)
+}
+
+/// One decision.
+#[derive(Serialize)]
+pub(super) struct Decision {
+    decision: String,
+    /// By this host's wall clock, from the age.
+    time: String,
+    age_ms: u64,
+    pool: String,
+    request: Request,
+    /// Best first.
+    chosen: Vec<Arc<str>>,
+    /// `strategy` or `native`.
+    by: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why_native: Option<Arc<str>>,
+    formula: String,
+    strategy: String,
+    targets: usize,
+    eligible: usize,
+    filtered: Filtered,
+    /// True: ejections were ignored because too few targets would have been left.
+    panic: bool,
+    /// Equal in two decisions if no target changed between them.
+    table_version: u64,
+    #[serde(flatten)]
+    detail: Option<Detail>,
+}
+
+#[derive(Serialize)]
+struct Request {
+    /// What strategies see of the client's key, in hexadecimal.
+    key_hash: Option<String>,
+    n: usize,
+    excluded: usize,
+    lease: bool,
+}
+
+/// Targets of the pool that were not to be picked, by why.
+#[derive(Serialize)]
+struct Filtered {
+    /// Machines that offered the service and are gone: in no pool, so as of now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gone_now: Option<usize>,
+    not_ready: usize,
+    ejected: usize,
+    /// Of the candidates.
+    excluded: usize,
+    /// Not filtered: strategies take them last.
+    unknown_load: usize,
+}
+
+#[derive(Serialize)]
+struct Detail {
+    /// Candidates that could be picked and had the load of the chosen one, itself included.
+    tied: usize,
+    candidates_complete: bool,
+    candidates: Vec<Considered>,
+}
+
+#[derive(Serialize)]
+struct Considered {
+    machine: Arc<str>,
+    /// 1: the best; absent: not chosen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rank: Option<usize>,
+    load: Option<f64>,
+    weight: f64,
+    in_flight: u32,
+    picks: u32,
+    age_ms: u32,
+    latency_us: u32,
+    error_rate: f32,
+    warm: f32,
+    eligible: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why_not: Option<String>,
+}
+
+impl Decision {
+    pub(super) fn of(pools: &Pools, decision: &decision::Decision) -> Self {
+        let decision::Decision { scene, request, pool, .. } = decision;
+        let age_ms = pools.clock().now_ms().saturating_sub(decision.at_ms);
+        let time = SystemTime::now() - Duration::from_millis(age_ms);
+        let tally = scene.tally;
+        let is_excluded = |candidate: &&Candidate| candidate.is_excluded;
+        let considered = |(machine, candidate): (&Arc<str>, &Candidate)| {
+            let rank = scene.chosen.iter().position(|slot| *slot == candidate.view.slot);
+            Considered::of(machine, candidate, rank)
+        };
+        Self {
+            decision: pools.name_of(decision),
+            time: humantime::format_rfc3339_millis(time).to_string(),
+            age_ms,
+            pool: pool.name().to_owned(),
+            request: Request {
+                key_hash: (request.key_hash != 0).then(|| format!("{:016x}", request.key_hash)),
+                n: request.n,
+                excluded: request.excluded,
+                lease: request.has_lease,
+            },
+            chosen: scene.chosen.iter().filter_map(|slot| scene.name_of(*slot)).collect(),
+            by: if decision.strategy.is_ok() { "strategy" } else { "native" },
+            why_native: decision.strategy.as_ref().err().cloned(),
+            formula: formula_text(pool, decision.formula),
+            strategy: strategy_text(pool, &decision.strategy),
+            targets: tally.targets,
+            eligible: tally.eligible,
+            filtered: Filtered {
+                gone_now: None,
+                not_ready: tally.targets - tally.live,
+                ejected: tally.live.saturating_sub(tally.eligible),
+                excluded: scene.candidates.iter().filter(is_excluded).count(),
+                unknown_load: tally.unknown,
+            },
+            panic: scene.is_panic,
+            table_version: scene.version,
+            detail: Some(Detail {
+                tied: scene.tied(),
+                candidates_complete: scene.is_complete(),
+                candidates: scene.named().map(considered).collect(),
+            }),
+        }
+    }
+
+    /// With the number of machines that are gone now.
+    pub(super) fn with_gone(mut self, gone: usize) -> Self {
+        self.filtered.gone_now = Some(gone);
+        self
+    }
+
+    /// Without its candidates, for lists.
+    pub(super) fn brief(self) -> Self {
+        Self { detail: None, ..self }
+    }
+}
+
+impl Considered {
+    fn of(machine: &Arc<str>, candidate: &Candidate, rank: Option<usize>) -> Self {
+        let Candidate { view, is_live, ejection, is_excluded } = candidate;
+        let why_not = if !is_live {
+            Some("not ready".to_owned())
+        } else if !view.eligible {
+            let why = ejection.map_or("returns with the next update", |of| of.why.name());
+            Some(format!("ejected: {why}"))
+        } else {
+            is_excluded.then(|| "excluded by the request".to_owned())
+        };
+        Self {
+            machine: Arc::clone(machine),
+            rank: rank.map(|rank| rank + 1),
+            load: finite(view.load),
+            weight: view.weight,
+            in_flight: view.in_flight,
+            picks: view.picks,
+            age_ms: view.age_ms,
+            latency_us: view.latency_us,
+            error_rate: view.error_rate,
+            warm: view.warm,
+            eligible: view.eligible,
+            why_not,
+        }
+    }
+}
