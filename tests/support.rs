@@ -200,13 +200,28 @@ pub(crate) fn service<'a>(name: &'a str, address: &'a str) -> Service<'a> {
 
 /// Status and body of a GET.
 pub(crate) fn get(url: &str, accept: &str) -> (u16, String) {
+    let call = agent().get(url).header("accept", accept).call();
+    let mut answer = call.unwrap();
+    (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
+}
+
+/// Status and body of a POST of JSON.
+pub(crate) fn post(url: &str, body: &str) -> (u16, String) {
+    let mut answer = agent().post(url).send(body).unwrap();
+    (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
+}
+
+/// Status of a DELETE.
+pub(crate) fn delete(url: &str) -> u16 {
+    agent().delete(url).call().unwrap().status().as_u16()
+}
+
+fn agent() -> ureq::Agent {
     let config = ureq::Agent::config_builder()
         .http_status_as_error(false)
         .timeout_global(Some(PATIENCE))
         .build();
-    let call = ureq::Agent::new_with_config(config).get(url).header("accept", accept).call();
-    let mut answer = call.unwrap();
-    (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
+    ureq::Agent::new_with_config(config)
 }
 
 /// A strategy, its functions in core WebAssembly text. `body` replaces the functions

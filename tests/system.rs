@@ -9,6 +9,7 @@ mod support;
 
 mod api;
 mod faults;
+mod feedback;
 mod modules;
 mod process;
 mod regressions;

@@ -114,7 +114,7 @@ impl Pools {
     }
 
     /// Does what time brings: leases, ejections and slow starts end, guests hear of outcomes. Whether
-    /// other targets may be picked now than before.
+    /// there was anything.
     pub(super) fn tend(&self, now_ms: u64) -> bool {
         loop {
             let ended = self.leases.expire(now_ms, PART_ROWS);

@@ -476,16 +476,14 @@ impl Pool {
         }
     }
 
-    /// Does what time brings and tells the guest what is noted; whether other targets may be picked
-    /// now than before.
+    /// Does what time brings and tells the guest what is noted; whether there was anything.
     pub(super) fn tend(&self, now_ms: u64) -> bool {
-        let before = self.tally();
         while self.table.lock().tend(now_ms) {}
-        if self.table.lock().has_noted() {
+        let has_noted = self.table.lock().has_noted();
+        if has_noted {
             self.tell(Noted::Soon, now_ms);
         }
-        let after = self.tally();
-        (after.eligible, after.ejected) != (before.eligible, before.ejected)
+        has_noted
     }
 
     /// Tells the guest what is noted, a part at a time: picks go on in between.
