@@ -1,5 +1,5 @@
 //! What the guests cost: picks and formula batches through Wasm against their native twins, and the
-//! slowest pick while policies are reloaded.
+//! slowest pick while policies are reloaded, and what it costs to remember why a target was picked.
 //!
 //! Guest and twin run in the same process in turns of 10 ms (`BLOCK`), in changing order, on thread
 //! CPU time; printed are the best time of each and the median difference and ratio of the turns, so
@@ -9,7 +9,9 @@
 #![allow(missing_docs, clippy::print_stdout, reason = "a benchmark's output is its purpose")]
 
 use std::hint::black_box;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,6 +36,8 @@ const AHEAD_OF_OTHERS: i32 = -15;
 const PICK_ABOVE_NS: f64 = 250.0;
 const FORMULA_ABOVE_NS: f64 = 60.0;
 const RELOAD_PICK_MS: f64 = 2.0;
+/// Goal of `/v1/target` with its decision remembered, as a ratio.
+const DECISION_RATIO: f64 = 1.05;
 
 fn main() -> ExitCode {
     let wanted: Vec<_> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
@@ -52,6 +56,12 @@ fn main() -> ExitCode {
             good &= bench_formula("text", rows);
         }
     }
+    if runs("decision") {
+        println!("decision remembered          with us  without   ratio");
+        for targets in [10, 50, 1_000] {
+            good &= bench_decision(targets);
+        }
+    }
     if runs("reload") {
         // Threads of the machine that take a core for milliseconds, such as the kernel's own when it
         // looks for memory to reclaim, would count as ours. What we start inherits the priority.
@@ -66,20 +76,27 @@ fn main() -> ExitCode {
 
 /// CPU time of this thread.
 fn cpu_ns() -> f64 {
-    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("this clock exists");
-    Duration::from(time).as_secs_f64() * 1e9
+    time_ns(ClockId::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn time_ns(clock: ClockId) -> f64 {
+    Duration::from(clock_gettime(clock).expect("this clock exists")).as_secs_f64() * 1e9
 }
 
 /// Nanoseconds a call, over one block.
 fn block(call: &mut impl FnMut()) -> f64 {
-    let (start, begin, mut calls) = (Instant::now(), cpu_ns(), 0.0);
+    block_by(ClockId::CLOCK_THREAD_CPUTIME_ID, call)
+}
+
+fn block_by(clock: ClockId, call: &mut impl FnMut()) -> f64 {
+    let (start, begin, mut calls) = (Instant::now(), time_ns(clock), 0.0);
     while start.elapsed() < BLOCK {
         for _ in 0..16 {
             call();
         }
         calls += 16.0;
     }
-    (cpu_ns() - begin) / calls
+    (time_ns(clock) - begin) / calls
 }
 
 /// Runs both in turns; prints a line; whether the median difference, divided among `per` items, is
@@ -230,6 +247,94 @@ fn bench_formula(form: &str, rows: u32) -> bool {
     )
 }
 
+/// The same host with and without a memory for decisions: `pick` by itself, and `/v1/target` over a
+/// kept connection, on the CPU time of all threads.
+fn bench_decision(targets: usize) -> bool {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let folder = tempfile::tempdir().expect("a folder");
+    let start = |decisions| {
+        let mut config = config(folder.path(), PoolConfig::new("default"));
+        config.host = config.host.map(|host| HostConfig { decisions, ..host });
+        runtime.block_on(Loadline::start(config)).expect("a host")
+    };
+    let hosts = [start(1_024), start(0)];
+    let [with, without] = hosts.each_ref().map(|loadline| loadline.host().expect("a host"));
+    [with, without].iter().for_each(|host| feed(host, targets));
+    let request = PickRequest::default();
+    let picks = |host| {
+        let request = &request;
+        move || _ = black_box(pick(Host::pools(host), request).expect("a target"))
+    };
+    let thread = ClockId::CLOCK_THREAD_CPUTIME_ID;
+    ratio(&format!("pick, {targets} targets"), thread, f64::INFINITY, picks(with), picks(without));
+    let http = |host: &Host| {
+        let mut client = TcpStream::connect(host.http_address()).expect("a connection");
+        client.set_nodelay(true).expect("a socket option");
+        move || get_target(&mut client)
+    };
+    let process = ClockId::CLOCK_PROCESS_CPUTIME_ID;
+    let name = format!("http, {targets} targets");
+    let good = ratio(&name, process, DECISION_RATIO, http(with), http(without));
+    hosts.into_iter().for_each(|loadline| runtime.block_on(loadline.stop()));
+    good
+}
+
+/// One request and its whole answer.
+fn get_target(client: &mut TcpStream) {
+    client.write_all(b"GET /v1/target HTTP/1.1\r\nhost: h\r\n\r\n").expect("a request");
+    let (mut answer, mut len) = ([0; 4_096], 0);
+    while !answer[..len].ends_with(b"}") {
+        let read = client.read(&mut answer[len..]).expect("an answer");
+        assert!(read > 0, "the connection was closed");
+        len += read;
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 200"), "a target");
+}
+
+/// Runs both in turns; prints a line; whether the median ratio is within the goal.
+fn ratio(
+    name: &str,
+    clock: ClockId,
+    goal: f64,
+    mut with: impl FnMut(),
+    mut without: impl FnMut(),
+) -> bool {
+    let mut turns = Vec::new();
+    for turn in 0..BLOCKS {
+        turns.push(if turn % 2 == 0 {
+            (block_by(clock, &mut with), block_by(clock, &mut without))
+        } else {
+            let without = block_by(clock, &mut without);
+            (block_by(clock, &mut with), without)
+        });
+    }
+    let us = |of: fn(&(f64, f64)) -> f64| median(turns.iter().map(of).collect()) / 1e3;
+    let ratio = median(turns.iter().map(|(with, without)| with / without).collect());
+    let verdict = if ratio <= goal { "" } else { "   MISSED" };
+    println!("{name:<24}{:>12.2}{:>9.2}{ratio:>8.3}{verdict}", us(|t| t.0), us(|t| t.1));
+    ratio <= goal
+}
+
+/// A host on free ports with this pool.
+fn config(folder: &Path, pool: PoolConfig) -> Config {
+    let mut reports = ReportsConfig { interfaces: vec!["lo".to_owned()], ..Default::default() };
+    reports.group.set_port(0);
+    Config {
+        agent: None,
+        reports,
+        host: Some(HostConfig {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            policies: folder.to_owned(),
+            ..HostConfig::default()
+        }),
+        pools: vec![pool],
+    }
+}
+
 /// Reloads under constant picks.
 fn bench_reload() -> bool {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -243,18 +348,7 @@ fn bench_reload() -> bool {
         strategy: "strat".to_owned(),
         ..PoolConfig::new("default")
     };
-    let mut reports = ReportsConfig { interfaces: vec!["lo".to_owned()], ..Default::default() };
-    reports.group.set_port(0);
-    let config = Config {
-        agent: None,
-        reports,
-        host: Some(HostConfig {
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            policies: folder.path().to_owned(),
-            ..HostConfig::default()
-        }),
-        pools: vec![pool],
-    };
+    let config = config(folder.path(), pool);
     let write = |name: &str, bytes: &[u8]| {
         let temporary = folder.path().join("temporary");
         std::fs::write(&temporary, bytes).expect("a file");

@@ -27,6 +27,8 @@ pub const WINDOW_MAX: i64 = 3_600;
 pub const EVERY_MIN: Duration = Duration::from_millis(10);
 /// Missed reports before a machine is gone, at most.
 pub const MISS_LIMIT_MAX: i64 = 1_000;
+/// Picks whose reasons are remembered, at most: each takes up to 8 KB.
+pub const DECISIONS_MAX: i64 = 65_536;
 /// Failures in a row that may be asked for, at most.
 pub const FAILURES_MAX: i64 = 1_000_000;
 /// An ejection at least: shorter ones would not be noticed.
@@ -190,6 +192,8 @@ pub struct HostConfig {
     pub policies: PathBuf,
     /// Missed reports after which a machine is gone (plus half an interval).
     pub miss_limit: u32,
+    /// Picks whose reasons are remembered; 0: none.
+    pub decisions: usize,
 }
 
 /// `[[pool]]`
@@ -335,6 +339,7 @@ impl Default for HostConfig {
             insecure: false,
             policies: PathBuf::from("policies"),
             miss_limit: 3,
+            decisions: 1_024,
         }
     }
 }
@@ -489,6 +494,7 @@ fn host(mut section: Section<'_>) -> HostConfig {
         insecure: section.boolean("insecure", default.insecure),
         policies: section.string("policies").map_or(default.policies, PathBuf::from),
         miss_limit: section.integer("miss_limit", default.miss_limit, 1..=MISS_LIMIT_MAX),
+        decisions: section.integer("decisions", default.decisions, 0..=DECISIONS_MAX),
     };
     section.finish();
     config

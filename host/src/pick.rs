@@ -145,23 +145,22 @@ pub fn pick(pools: &Pools, request: &PickRequest) -> Result<Answer, PickError> {
         let lease = Lease::new(pool.index, &target.machine, now_ms, length);
         lease::id_text(room.open(&lease))
     });
-    let decision = pools.decisions.keep(Decision {
-        number,
-        at_ms: now_ms,
-        pool: Arc::clone(pool),
-        request: ask.asked(),
-        strategy: strategy.clone(),
-        formula: pool.serving(Kind::Formula),
-        scene,
-    });
+    if let Some(scene) = scene {
+        let (pool, request, strategy) = (Arc::clone(pool), ask.asked(), strategy.clone());
+        let formula = pool.serving(Kind::Formula);
+        let at_ms = now_ms;
+        let decision = Decision { number, at_ms, pool, request, strategy, formula, scene };
+        pools.decisions.keep(decision);
+    }
+    let decision = pools.decisions.name(number);
     Ok(Answer { target, others: targets, pool: Arc::clone(pool), decision, lease, strategy })
 }
 
 impl Pools {
-    /// These pools, picked from by this clock.
+    /// These pools, picked from by this clock; so many decisions are remembered.
     #[must_use]
-    pub fn new(pools: Vec<Arc<Pool>>, clock: Clock) -> Self {
-        Self { pools, clock, decisions: Decisions::new(), leases: Leases::default() }
+    pub fn new(pools: Vec<Arc<Pool>>, clock: Clock, decisions: usize) -> Self {
+        Self { pools, clock, decisions: Decisions::new(decisions), leases: Leases::default() }
     }
 
     /// A pool by its name; the empty name is `default`.
@@ -189,7 +188,13 @@ impl Pools {
         self.clock
     }
 
-    /// A decision by its name, if it is one of the last [`decision::DECISIONS_MAX`].
+    /// Decisions remembered at most.
+    #[must_use]
+    pub fn decisions_max(&self) -> usize {
+        self.decisions.len()
+    }
+
+    /// A decision by its name, if it is one of the last ones.
     #[must_use]
     pub fn decision(&self, name: &str) -> Option<Decision> {
         self.decisions.get(name)

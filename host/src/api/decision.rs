@@ -11,8 +11,9 @@ use serde::Serialize;
 
 use super::body::{decode, finite, formula_text, strategy_text};
 use super::error::ApiError;
+use crate::config::DECISIONS_MAX;
 use crate::pick::Pools;
-use crate::pick::decision::{self, Candidate, DECISIONS_MAX};
+use crate::pick::decision::{self, Candidate};
 
 /// Decisions listed where no limit is given.
 const LIMIT: usize = 20;
@@ -32,6 +33,7 @@ pub(super) fn query(query: &str) -> Result<Query, ApiError> {
             "pool" => wanted.pool = Some(value),
             "limit" => {
                 let limit = value.parse().ok().filter(|n| (1..=DECISIONS_MAX).contains(n));
+                let limit = limit.and_then(|limit| usize::try_from(limit).ok());
                 wanted.limit = limit.ok_or_else(|| {
                     let message =
                         format!("limit={value} is not a number from 1 to {DECISIONS_MAX}");

@@ -7,7 +7,6 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use crate::pick::PickError;
-use crate::pick::decision::DECISIONS_MAX;
 use crate::pick::feedback::{FeedbackError, Untraced};
 
 /// Seconds after which a client without a target may ask again: a machine that starts has reported
@@ -79,8 +78,7 @@ impl ApiError {
 
     pub(super) fn unknown_decision(id: &str) -> Self {
         let message = format!("decision {id:?} is not remembered");
-        let hint =
-            format!("the last {DECISIONS_MAX} of this run are; GET /v1/decisions lists them");
+        let hint = "the last ones are (host.decisions); GET /v1/decisions lists them";
         Self::new(StatusCode::NOT_FOUND, "unknown_decision", message).hint(hint)
     }
 
@@ -137,8 +135,7 @@ impl From<FeedbackError> for ApiError {
                 ("unknown_target", "GET /v1/machines lists their targets".to_owned())
             }
             Untraced::Decision(_) => {
-                let hint = format!("the last {DECISIONS_MAX} are; name the target instead");
-                ("unknown_decision", hint)
+                ("unknown_decision", "the last ones are; name the target instead".to_owned())
             }
         };
         let others = if error.all > error.unknown { "; the others are counted" } else { "" };

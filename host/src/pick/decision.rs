@@ -3,7 +3,7 @@
 //! A pick copies the views of a pool of up to [`ROSTER_MAX`] targets, as the strategy was told them.
 //! Of a larger pool it keeps the chosen ones and a [`SAMPLE`] of neighbouring slots, because looking
 //! for the nearest ones costs O(n): that is done for requests that ask to be explained. Memory is a
-//! ring of [`DECISIONS_MAX`] records whose buffers are used again.
+//! ring of records, as long as configured, whose buffers are used again.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,8 +17,6 @@ use super::table::{ROSTER_MAX, Roster, Row, Table, Tally};
 use crate::policy::Generation;
 use crate::policy::guest::TargetView;
 
-/// Decisions remembered.
-pub const DECISIONS_MAX: usize = 1_024;
 /// Targets of a large pool that are kept beside the chosen ones.
 const SAMPLE: usize = 15;
 
@@ -103,26 +101,33 @@ pub(super) struct Decisions {
 }
 
 impl Decisions {
-    pub(super) fn new() -> Self {
-        let ring = (0..DECISIONS_MAX).map(|_| Mutex::default()).collect();
+    /// A memory for so many; 0: for none.
+    pub(super) fn new(len: usize) -> Self {
+        let ring = (0..len).map(|_| Mutex::default()).collect();
         Self { next: AtomicU64::new(0), run: fastrand::u32(..), ring }
     }
 
-    /// A number for a pick, and an empty scene.
-    pub(super) fn begin(&self) -> (u64, Scene) {
+    /// A number for a pick, and an empty scene if it is to be remembered.
+    pub(super) fn begin(&self) -> (u64, Option<Scene>) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let before = self.place(number).lock().take();
+        let Some(place) = self.place(number) else { return (number, None) };
+        let before = place.lock().take();
         let mut scene = before.map(|decision| decision.scene).unwrap_or_default();
         scene.candidates.clear();
         scene.chosen.clear();
-        (number, scene)
+        (number, Some(scene))
     }
 
-    /// Keeps a pick in the place of the oldest one; its name.
-    pub(super) fn keep(&self, decision: Decision) -> String {
-        let number = decision.number;
-        *self.place(number).lock() = Some(decision);
-        self.name(number)
+    /// Keeps a pick in the place of the oldest one.
+    pub(super) fn keep(&self, decision: Decision) {
+        if let Some(place) = self.place(decision.number) {
+            *place.lock() = Some(decision);
+        }
+    }
+
+    /// Decisions remembered at most.
+    pub(super) fn len(&self) -> usize {
+        self.ring.len()
     }
 
     /// A decision by its name, if it is remembered.
@@ -143,8 +148,9 @@ impl Decisions {
     pub(super) fn newest(&self, pool: Option<&str>, limit: usize) -> Vec<Decision> {
         let next = self.next.load(Ordering::Relaxed);
         let mut found = Vec::new();
-        for number in (next.saturating_sub(DECISIONS_MAX as u64)..next).rev() {
-            let decision = self.place(number).lock();
+        for number in (next.saturating_sub(self.ring.len() as u64)..next).rev() {
+            let Some(place) = self.place(number) else { break };
+            let decision = place.lock();
             let fits = |decision: &&Decision| {
                 decision.number == number && pool.is_none_or(|pool| decision.pool.name() == pool)
             };
@@ -165,13 +171,13 @@ impl Decisions {
         let (run, number) = name.split_once('-')?;
         let run = u32::from_str_radix(run, 16).ok().filter(|run| *run == self.run);
         let number = run.and_then(|_| u64::from_str_radix(number, 16).ok())?;
-        let decision = self.place(number).lock();
+        let decision = self.place(number)?.lock();
         decision.as_ref().filter(|decision| decision.number == number).map(look)
     }
 
-    fn place(&self, number: u64) -> &Mutex<Option<Decision>> {
-        // The remainder is below the length.
-        &self.ring[usize::try_from(number % DECISIONS_MAX as u64).unwrap_or_default()]
+    fn place(&self, number: u64) -> Option<&Mutex<Option<Decision>>> {
+        let place = number.checked_rem(self.ring.len() as u64)?;
+        self.ring.get(usize::try_from(place).ok()?)
     }
 }
 

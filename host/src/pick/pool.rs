@@ -265,7 +265,7 @@ impl Pool {
     pub(super) fn ask_guest(
         &self,
         ask: &Ask<'_>,
-        scene: &mut Scene,
+        scene: &mut Option<Scene>,
     ) -> Result<(Vec<Picked>, Generation), Arc<str>> {
         let Some(mut seat) = self.try_seat(GUEST_WAIT) else {
             return Err("busy".into());
@@ -293,7 +293,7 @@ impl Pool {
     }
 
     /// The choice without a guest.
-    pub(super) fn ask_native(&self, ask: &Ask<'_>, scene: &mut Scene) -> Vec<Picked> {
+    pub(super) fn ask_native(&self, ask: &Ask<'_>, scene: &mut Option<Scene>) -> Vec<Picked> {
         let mut table = self.table.lock();
         let mut chosen: Vec<u32> = Vec::new();
         let mut taken = table.slots_of(ask.exclude);
@@ -672,14 +672,21 @@ impl Pool {
 }
 
 /// Counts the first as picked, reads all from the table and keeps what was seen.
-fn hand_out(table: &mut Table, chosen: &[u32], ask: &Ask<'_>, scene: &mut Scene) -> Vec<Picked> {
+fn hand_out(
+    table: &mut Table,
+    chosen: &[u32],
+    ask: &Ask<'_>,
+    scene: &mut Option<Scene>,
+) -> Vec<Picked> {
     let Some(first) = chosen.first() else { return Vec::new() };
-    let unwanted = &match ask.exclude {
-        [] => HashSet::new(),
-        machines => table.slots_of(machines),
-    };
     let now_ms = ask.request.now_ms;
-    scene.take(table, &Focus { chosen, unwanted, explain: ask.explain, now_ms });
+    if let Some(scene) = scene {
+        let unwanted = &match ask.exclude {
+            [] => HashSet::new(),
+            machines => table.slots_of(machines),
+        };
+        scene.take(table, &Focus { chosen, unwanted, explain: ask.explain, now_ms });
+    }
     table.count_pick(*first, ask.has_lease, now_ms);
     chosen.iter().filter_map(|slot| table.get(*slot).map(Picked::of)).collect()
 }

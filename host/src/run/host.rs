@@ -69,7 +69,7 @@ impl Host {
 
         let scorers = Arc::new(Scorers::new(Arc::clone(&fleet), &pools));
         let (written, scored) = (Arc::clone(&fleet), Arc::clone(&scorers));
-        let asked = Arc::new(Pools::new(pools.clone(), clock));
+        let asked = Arc::new(Pools::new(pools.clone(), clock, config.decisions));
         let (tended, told) = (Arc::clone(&asked), Arc::clone(&changes));
         let intake = Intake::new(written, keyring, scored, tended, told);
         let counts = intake.counts();
