@@ -1,8 +1,8 @@
 //! `GET /v1/decisions`: why that target, as JSON.
 //!
 //! Everything is as it was at the moment of the pick, before the pick itself was counted. Numbers that
-//! are not known are `null`. Where `candidates_complete` is false the candidates are the chosen ones and
-//! a few others (with `explain=1`: the nearest by load), and `tied` counts among those.
+//! are not known are `null`. Where `candidates_complete` is false the candidates are the chosen ones
+//! alone (with `explain=1`: and the nearest by load), and `tied` and `excluded` count among those.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,7 +13,7 @@ use super::body::{decode, finite, formula_text, strategy_text};
 use super::error::ApiError;
 use crate::config::DECISIONS_MAX;
 use crate::pick::Pools;
-use crate::pick::decision::{self, Candidate};
+use crate::pick::decision::{self, Candidate, WhyNot};
 
 /// Decisions listed where no limit is given.
 const LIMIT: usize = 20;
@@ -115,7 +115,7 @@ struct Considered {
     #[serde(skip_serializing_if = "Option::is_none")]
     rank: Option<usize>,
     load: Option<f64>,
-    weight: f64,
+    weight: f32,
     in_flight: u32,
     picks: u32,
     age_ms: u32,
@@ -134,8 +134,8 @@ impl Decision {
         let time = SystemTime::now() - Duration::from_millis(age_ms);
         let tally = scene.tally;
         let is_excluded = |candidate: &&Candidate| candidate.is_excluded;
-        let considered = |(machine, candidate): (&Arc<str>, &Candidate)| {
-            let rank = scene.chosen.iter().position(|slot| *slot == candidate.view.slot);
+        let considered = |((slot, machine), candidate): (&(u32, Arc<str>), &Candidate)| {
+            let rank = scene.chosen.iter().position(|chosen| chosen == slot);
             Considered::of(machine, candidate, rank)
         };
         Self {
@@ -187,27 +187,24 @@ impl Decision {
 
 impl Considered {
     fn of(machine: &Arc<str>, candidate: &Candidate, rank: Option<usize>) -> Self {
-        let Candidate { view, is_live, ejection, is_excluded } = candidate;
-        let why_not = if !is_live {
-            Some("not ready".to_owned())
-        } else if !view.eligible {
-            let why = ejection.map_or("returns with the next update", |of| of.why.name());
-            Some(format!("ejected: {why}"))
-        } else {
-            is_excluded.then(|| "excluded by the request".to_owned())
+        let why_not = match candidate.why_not {
+            Some(WhyNot::NotReady) => Some("not ready".to_owned()),
+            Some(WhyNot::Ejected(why)) => Some(format!("ejected: {}", why.name())),
+            Some(WhyNot::Returning) => Some("returning".to_owned()),
+            None => candidate.is_excluded.then(|| "excluded by the request".to_owned()),
         };
         Self {
             machine: Arc::clone(machine),
             rank: rank.map(|rank| rank + 1),
-            load: finite(view.load),
-            weight: view.weight,
-            in_flight: view.in_flight,
-            picks: view.picks,
-            age_ms: view.age_ms,
-            latency_us: view.latency_us,
-            error_rate: view.error_rate,
-            warm: view.warm,
-            eligible: view.eligible,
+            load: finite(candidate.load),
+            weight: candidate.weight,
+            in_flight: candidate.in_flight,
+            picks: candidate.picks,
+            age_ms: candidate.age_ms,
+            latency_us: candidate.latency_us,
+            error_rate: candidate.error_rate,
+            warm: candidate.warm,
+            eligible: candidate.why_not.is_none(),
             why_not,
         }
     }

@@ -1,9 +1,10 @@
 //! Why that target: what was seen at the moment of each of the last picks.
 //!
 //! A pick copies the views of a pool of up to [`ROSTER_MAX`] targets, as the strategy was told them.
-//! Of a larger pool it keeps the chosen ones and a [`SAMPLE`] of neighbouring slots, because looking
-//! for the nearest ones costs O(n): that is done for requests that ask to be explained. Memory is a
-//! ring of records, as long as configured, whose buffers are used again.
+//! Of a larger pool it keeps the chosen ones alone, because looking for the nearest ones costs O(n), and
+//! a mere sample of rows and names that no other pick needs costs cache misses: that is done for
+//! requests that ask to be explained. Memory is a ring of records, as long as configured, whose buffers
+//! are used again.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,14 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::health::Ejection;
+use super::health::Why;
 use super::pool::Pool;
 use super::table::{ROSTER_MAX, Roster, Row, Table, Tally};
 use crate::policy::Generation;
-use crate::policy::guest::TargetView;
-
-/// Targets of a large pool that are kept beside the chosen ones.
-const SAMPLE: usize = 15;
 
 /// One pick as it was made.
 #[derive(Debug, Clone)]
@@ -69,17 +66,66 @@ pub struct Scene {
     pub names: Roster,
 }
 
-/// One target as it was.
+/// One target as it was; small, because a pick writes up to [`ROSTER_MAX`] of them.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate {
-    /// What the strategy knew of it.
-    pub view: TargetView,
-    /// Ready for work by what it reported.
-    pub is_live: bool,
-    /// Its time out, if it had one.
-    pub ejection: Option<Ejection>,
+    /// The formula's answer; NaN: not known.
+    pub load: f64,
+    /// Capacity relative to the others.
+    pub weight: f32,
+    /// As the strategy was told, like all that follows.
+    pub in_flight: u32,
+    /// Picks since the capture of its report.
+    pub picks: u32,
+    /// Milliseconds since that.
+    pub age_ms: u32,
+    /// Mean latency of successes in microseconds, 0: none known.
+    pub latency_us: u32,
+    /// Share of failed outcomes, 0 to 1.
+    pub error_rate: f32,
+    /// Slow-start share, 0 to 1.
+    pub warm: f32,
+    /// Why it could not be picked by anybody; `None`: it could.
+    pub why_not: Option<WhyNot>,
     /// The request did not want it.
     pub is_excluded: bool,
+}
+
+/// Why a target may not be picked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhyNot {
+    /// Not ready for work by what it reported.
+    NotReady,
+    /// Ejected for its outcomes.
+    Ejected(Why),
+    /// Its ejection had ended, and the strategy was not told yet.
+    Returning,
+}
+
+impl Candidate {
+    fn of(row: &Row, slot: u32, now_ms: u64, is_excluded: bool) -> Self {
+        let view = row.view(slot, now_ms);
+        let why_not = match row.health.ejection {
+            _ if view.eligible => None,
+            _ if !row.is_live() => Some(WhyNot::NotReady),
+            Some(ejection) => Some(WhyNot::Ejected(ejection.why)),
+            None => Some(WhyNot::Returning),
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "shown, not reckoned with")]
+        let weight = view.weight as f32;
+        Self {
+            load: view.load,
+            weight,
+            in_flight: view.in_flight,
+            picks: view.picks,
+            age_ms: view.age_ms,
+            latency_us: view.latency_us,
+            error_rate: view.error_rate,
+            warm: view.warm,
+            why_not,
+            is_excluded,
+        }
+    }
 }
 
 /// What of a pool a scene is to hold.
@@ -188,9 +234,9 @@ impl Scene {
         self.candidates.len() == self.tally.targets
     }
 
-    /// The candidates with their names.
-    pub fn named(&self) -> impl Iterator<Item = (&Arc<str>, &Candidate)> {
-        self.names.iter().map(|(_, name)| name).zip(&self.candidates)
+    /// The candidates with their slots and names.
+    pub fn named(&self) -> impl Iterator<Item = (&(u32, Arc<str>), &Candidate)> {
+        self.names.iter().zip(&self.candidates)
     }
 
     /// A candidate's machine.
@@ -203,13 +249,13 @@ impl Scene {
     /// Candidates that may have been picked and had the load of the chosen one.
     #[must_use]
     pub fn tied(&self) -> usize {
-        let first = self.chosen.first();
-        let load = |slot: &u32| self.candidates.iter().find(|of| of.view.slot == *slot);
-        let Some(chosen) = first.and_then(load) else { return 0 };
-        let bits = chosen.view.load.to_bits();
-        let ties =
-            |of: &&Candidate| of.view.eligible && !of.is_excluded && of.view.load.to_bits() == bits;
-        self.candidates.iter().filter(ties).count()
+        let first = self.named().find(|((slot, _), _)| Some(slot) == self.chosen.first());
+        let Some((_, first)) = first else { return 0 };
+        let is_tied = |of: &&Candidate| {
+            let could_be = of.why_not.is_none() && !of.is_excluded;
+            could_be && of.load.to_bits() == first.load.to_bits()
+        };
+        self.candidates.iter().filter(is_tied).count()
     }
 
     /// Copies what is in focus out of the table.
@@ -219,33 +265,22 @@ impl Scene {
         self.version = table.version();
         self.chosen.extend_from_slice(focus.chosen);
         self.names = table.roster().unwrap_or_else(|| some(table, focus));
-        let candidate = |(slot, _): &(u32, Arc<str>)| {
-            let row = table.get(*slot)?;
-            Some(Candidate {
-                view: row.view(*slot, focus.now_ms),
-                is_live: row.is_live(),
-                ejection: row.health.ejection,
-                is_excluded: focus.unwanted.contains(slot),
-            })
-        };
-        self.candidates.extend(self.names.iter().filter_map(candidate));
+        self.candidates.reserve(self.names.len());
+        for (slot, _) in &*self.names {
+            let is_excluded = !focus.unwanted.is_empty() && focus.unwanted.contains(slot);
+            let candidate = |row| Candidate::of(row, *slot, focus.now_ms, is_excluded);
+            self.candidates.extend(table.get(*slot).map(candidate));
+        }
     }
 }
 
-/// The chosen targets of a large pool and some others.
+/// The chosen targets of a large pool, and the nearest ones where that is wanted.
 fn some(table: &Table, focus: &Focus<'_>) -> Roster {
     let name = |slot: u32| Some((slot, Arc::clone(&table.get(slot)?.fresh.machine)));
     let chosen = focus.chosen.iter().copied();
-    let others = if focus.explain { nearest(table, focus.chosen) } else { sample(table) };
+    let others = if focus.explain { nearest(table, focus.chosen) } else { Vec::new() };
     let others = others.into_iter().filter(|slot| !focus.chosen.contains(slot));
     chosen.chain(others).filter_map(name).take(ROSTER_MAX).collect()
-}
-
-/// Neighbouring slots from a random one on.
-fn sample(table: &Table) -> Vec<u32> {
-    let width = u32::try_from(table.width()).unwrap_or(u32::MAX);
-    let from = fastrand::u32(..width.max(1));
-    (0..).map(|step| (from + step) % width.max(1)).take(SAMPLE).collect()
 }
 
 /// The targets whose loads are nearest to the best chosen one's; those of unknown load last.

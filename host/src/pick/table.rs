@@ -234,11 +234,6 @@ impl Table {
         self.roster.clone()
     }
 
-    /// Slots the table reaches to.
-    pub(super) fn width(&self) -> usize {
-        self.rows.len()
-    }
-
     /// Counts a pick of the target, with a lease or without.
     pub(super) fn count_pick(&mut self, slot: u32, has_lease: bool, now_ms: u64) {
         self.alter(slot, |row| {
