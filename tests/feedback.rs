@@ -185,6 +185,9 @@ async fn a_failing_target_is_left_out_and_returns_slowly() {
     assert_eq!(farm.target(""), "b");
     let pool = pool_named(&farm, "default");
     assert_eq!((&pool["eligible"], &pool["ejected"]), (&json!(2), &json!(1)));
+    // Better an ejected one than none.
+    assert_eq!(farm.target("exclude=b,c"), "a");
+    assert_eq!(farm.get_error("/v1/target?exclude=a,b,c").0, 503);
     assert_eq!(pool["strategy"]["faults"], 0, "{pool}");
 
     fail(&farm, "quick", "a", 5);

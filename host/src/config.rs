@@ -225,7 +225,8 @@ pub struct HealthConfig {
     pub ejection_time: Duration,
     /// Share of the pool's live targets that may be ejected at once, but one at least; 0: none.
     pub max_ejected: f64,
-    /// Share of the live targets that must be left; with fewer, ejections are ignored. 0: never.
+    /// Share of the live targets that must be left; with fewer, ejections are ignored, and with none
+    /// in any case.
     pub panic_threshold: f64,
     /// Time in which a target that joins or returns warms up; 0: it is warm at once.
     #[serde(serialize_with = "as_text")]

@@ -7,11 +7,10 @@
 
 use super::table::{Row, Table};
 
-/// The best eligible target that is not excluded.
-pub(super) fn best(table: &Table, is_excluded: impl Fn(u32) -> bool) -> Option<u32> {
+/// The best target of those that may be picked.
+pub(super) fn best(table: &Table, may: impl Fn(u32, &Row) -> bool) -> Option<u32> {
     let price = mean_load(table);
-    let eligible = table.rows().filter(|(_, row)| row.eligible);
-    let allowed = eligible.filter(|(slot, _)| !is_excluded(*slot));
+    let allowed = table.rows().filter(|(slot, row)| may(*slot, row));
     let cost = |row: &Row| {
         let share = f64::from(row.picks()) / row.fresh.weight;
         // No pick costs nothing, whatever the price.
@@ -45,7 +44,7 @@ mod tests {
             table.put(slot, fresh, 0);
         }
         let pick = |now_ms| {
-            let slot = best(&table, |_| false)?;
+            let slot = best(&table, |_, row| row.eligible)?;
             table.count_pick(slot, false, now_ms);
             Some(slot)
         };

@@ -7,6 +7,8 @@
 //! What happens to targets between reports is noted in the table and told to the guest in one `update`
 //! for many: before the next pick where strict strategies depend on it, else with the intake's sweep.
 
+mod notes;
+
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -16,10 +18,10 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::decision::{Asked, Focus, Scene};
-use super::health::{Ejection, Outcome};
+use super::health::Ejection;
 use super::native;
 use super::supply::Event;
-use super::table::{Fed, Fresh, News, Noted, PART_ROWS, Row, Table, Tally};
+use super::table::{Fed, Fresh, Noted, PART_ROWS, Row, Table, Tally};
 use super::{PickRequest, Picked, TARGETS_MAX, key_hash};
 use crate::config::PoolConfig;
 use crate::policy::guest::{Request, TargetView};
@@ -292,13 +294,17 @@ impl Pool {
         Ok((picked, generation))
     }
 
-    /// The choice without a guest.
+    /// The choice without a guest; of ejected targets if there is no other: no request fails for them.
     pub(super) fn ask_native(&self, ask: &Ask<'_>, scene: &mut Option<Scene>) -> Vec<Picked> {
         let mut table = self.table.lock();
         let mut chosen: Vec<u32> = Vec::new();
         let mut taken = table.slots_of(ask.exclude);
         while chosen.len() < ask.n {
-            let Some(slot) = native::best(&table, |slot| taken.contains(&slot)) else { break };
+            let is_free = |slot: u32| !taken.contains(&slot);
+            let best = native::best(&table, |slot, row| row.eligible && is_free(slot));
+            let any = || native::best(&table, |slot, row| row.is_live() && is_free(slot));
+            let best = if chosen.is_empty() { best.or_else(any) } else { best };
+            let Some(slot) = best else { break };
             taken.insert(slot);
             chosen.push(slot);
         }
@@ -378,13 +384,14 @@ impl Pool {
         table.rows().filter(wanted).map(|(slot, _)| slot).collect()
     }
 
+    /// Whether there is somebody to answer with, at worst a target that is ejected.
     fn has_candidate(&self, ask: &Ask<'_>) -> bool {
         let table = self.table.lock();
-        if table.tally().eligible == 0 {
+        if table.tally().live == 0 {
             return false;
         }
         let unwanted = table.slots_of(ask.exclude);
-        table.rows().any(|(slot, row)| row.eligible && !unwanted.contains(&slot))
+        table.rows().any(|(slot, row)| row.is_live() && !unwanted.contains(&slot))
     }
 
     /// Tells the guest the true state of targets that it believes picked.
@@ -430,97 +437,16 @@ impl Pool {
                 table.put(slot, fresh, now_ms);
                 table.view(slot, now_ms)
             };
-            fresh.filter_map(put).collect()
+            let views = fresh.filter_map(put).collect();
+            if table.has_noted(Noted::Now) {
+                self.has_news.store(true, Ordering::Release);
+            }
+            views
         };
         if let Seat::Guest(guest) = &mut *seat
             && let Err(fault) = tell(guest, left, &views, now_ms)
         {
             self.vacate(&mut seat, Kind::Strategy, &fault);
-        }
-    }
-
-    /// Takes outcomes of targets by their machines; the places of those that are not in the pool.
-    pub(super) fn record(
-        &self,
-        outcomes: &[(usize, Arc<str>, Outcome)],
-        now_ms: u64,
-    ) -> Vec<usize> {
-        let (mut unknown, mut is_urgent) = (Vec::new(), false);
-        for part in outcomes.chunks(PART_ROWS) {
-            let mut table = self.table.lock();
-            for (place, machine, outcome) in part {
-                match table.slot_of(machine) {
-                    Some(slot) => {
-                        is_urgent |= table.record(slot, *outcome, now_ms);
-                        let Counts { served, failed, .. } = &self.counts;
-                        let counter = if outcome.ok { served } else { failed };
-                        counter.fetch_add(1, Ordering::Relaxed);
-                    }
-                    None => unknown.push(*place),
-                }
-            }
-        }
-        if is_urgent {
-            self.tell(Noted::Now, now_ms);
-        }
-        unknown
-    }
-
-    /// Takes ended leases of this pool off their machines' counts.
-    pub(super) fn end_leases(&self, leases: &[(Arc<str>, u64)]) {
-        let mut table = self.table.lock();
-        for (machine, opened_ms) in leases {
-            if table.end_lease(machine, *opened_ms) {
-                self.has_news.store(true, Ordering::Release);
-            }
-        }
-    }
-
-    /// Does what time brings and tells the guest what is noted; whether there was anything.
-    pub(super) fn tend(&self, now_ms: u64) -> bool {
-        while self.table.lock().tend(now_ms) {}
-        let has_noted = self.table.lock().has_noted();
-        if has_noted {
-            self.tell(Noted::Soon, now_ms);
-        }
-        has_noted
-    }
-
-    /// Tells the guest what is noted, a part at a time: picks go on in between.
-    fn tell(&self, least: Noted, now_ms: u64) {
-        while !self.tell_part(&mut self.seat(), least, now_ms) {
-            self.give_way();
-        }
-    }
-
-    /// Tells the guest part of what is noted; true: there is no more.
-    fn tell_part(&self, seat: &mut Seat, least: Noted, now_ms: u64) -> bool {
-        let note = {
-            let mut table = self.table.lock();
-            let note = table.take_noted(least, now_ms);
-            // Written with the lock that is held when something is noted.
-            self.has_news.store(!note.is_last, Ordering::Release);
-            note
-        };
-        if let Seat::Guest(guest) = seat
-            && let Err(fault) = tell(guest, &[], &note.views, now_ms)
-        {
-            self.vacate(seat, Kind::Strategy, &fault);
-        }
-        note.news.iter().for_each(|news| self.log(news));
-        note.is_last
-    }
-
-    fn log(&self, news: &News) {
-        let pool = self.name();
-        match news {
-            News::Ejected { machine, why, length_ms } => {
-                tracing::warn!(pool, %machine, why = why.name(), length_ms, "target ejected");
-            }
-            News::Panic(true) => {
-                tracing::warn!(pool, "too few targets would be left: ejections are ignored");
-            }
-            News::Panic(false) => tracing::info!(pool, "enough targets are left: ejections count"),
         }
     }
 

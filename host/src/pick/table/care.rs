@@ -115,10 +115,11 @@ impl Table {
         }
     }
 
-    /// Whether there is something to tell.
-    pub(in crate::pick) fn has_noted(&self) -> bool {
+    /// Whether there is something to tell, now or at all.
+    pub(in crate::pick) fn has_noted(&self, least: Noted) -> bool {
         let Care { now, soon, recheck, news, .. } = &self.care;
-        recheck.is_some() || !(now.is_empty() && soon.is_empty() && news.is_empty())
+        let has_now = recheck.is_some() || !(now.is_empty() && news.is_empty());
+        has_now || (least < Noted::Now && !soon.is_empty())
     }
 
     /// Part of what the guest is to be told now, or of everything; `eligible` follows the verdicts
@@ -166,8 +167,12 @@ impl Table {
     /// After a row was written: a target that begins to take work warms up while others serve.
     pub(super) fn greet(&mut self, slot: u32, was_live: bool, now_ms: u64) {
         let first_ms = *self.care.first_ms.get_or_insert(now_ms);
-        let is_live = self.get(slot).is_some_and(Row::is_live);
-        if is_live && !was_live && now_ms.saturating_sub(first_ms) >= GRACE_MS {
+        // Who is ejected starts when it returns.
+        let starts = |row: &Row| row.is_live() && row.health.ejection.is_none();
+        if self.get(slot).is_some_and(starts)
+            && !was_live
+            && now_ms.saturating_sub(first_ms) >= GRACE_MS
+        {
             self.start_slowly(slot, now_ms);
         }
         self.weigh();
@@ -246,7 +251,7 @@ impl Table {
         let live = self.tally.live;
         let left = live - self.tally.ejected;
         let needed = count(live) * self.config.panic_threshold;
-        let is_panic = self.tally.ejected > 0 && count(left) < needed;
+        let is_panic = self.tally.ejected > 0 && (left == 0 || count(left) < needed);
         if is_panic != self.care.is_panic {
             self.care.is_panic = is_panic;
             self.care.recheck = Some((0, 0));
@@ -413,6 +418,63 @@ mod tests {
         table.remove(0);
         assert_eq!(table.tally().ejected, 300);
         assert_eq!(settle(&mut table, 30_000).len(), 601);
+    }
+
+    #[test]
+    fn whatever_happens_counts_and_lists_fit_the_rows() {
+        let config = HealthConfig {
+            consecutive_failures: 1,
+            max_ejected: 0.5,
+            ejection_time: std::time::Duration::from_millis(300),
+            slow_start: std::time::Duration::from_millis(500),
+            ..HealthConfig::default()
+        };
+        let mut table = Table::new(config);
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut leases: Vec<(Arc<str>, u64)> = Vec::new();
+        for now_ms in 20_000..60_000 {
+            let slot = random.u32(..40);
+            match random.u32(..8) {
+                0 => table.put(slot, Fresh { eligible: random.bool(), ..fresh(slot) }, now_ms),
+                1 => table.put(slot, fresh(slot + 100 * random.u32(..2)), now_ms),
+                2 if random.u32(..4) == 0 => table.remove(slot),
+                3 => _ = table.record(slot, FAILED, now_ms),
+                4 if table.get(slot).is_some() => {
+                    table.count_pick(slot, true, now_ms);
+                    let machine = table.get(slot).map(|row| Arc::clone(&row.fresh.machine));
+                    leases.extend(machine.map(|machine| (machine, now_ms)));
+                }
+                5 if !leases.is_empty() => {
+                    let (machine, opened_ms) = leases.swap_remove(random.usize(..leases.len()));
+                    table.end_lease(&machine, opened_ms);
+                }
+                6 => _ = table.take_noted(Noted::Now, now_ms),
+                _ => _ = table.tend(now_ms),
+            }
+            check(&table);
+        }
+        let parked: u32 = table.parked.values().sum();
+        assert_eq!(table.tally.leases + parked as usize, leases.len());
+        settle(&mut table, 90_000); // all return
+        settle(&mut table, 99_999); // and are warm
+        assert!(table.care.ejected.is_empty() && table.care.warming.is_empty());
+        assert!(table.rows().all(|(_, row)| row.eligible == row.is_live()));
+        assert!(table.ejections()["consecutive_failures"] > 100, "or this shows nothing");
+    }
+
+    #[track_caller]
+    fn check(table: &Table) {
+        let mut tally = super::super::Tally::default();
+        table.rows().for_each(|(_, row)| tally.add(row));
+        assert_eq!(table.tally, tally);
+        let ends = |end: fn(&Row) -> Option<u64>| {
+            let end = |(slot, row): (u32, &Row)| Some((end(row)?, slot));
+            table.rows().filter_map(end).collect::<BTreeSet<_>>()
+        };
+        assert_eq!(table.care.ejected, ends(|row| row.health.ejection.map(|of| of.until_ms)));
+        let warming = ends(|row| row.health.warming.map(|(_, until_ms)| until_ms));
+        assert!(table.care.warming.is_subset(&warming), "and ends that are over are forgotten");
+        assert!(tally.ejected == 0 || tally.ejected < tally.live || table.care.is_panic);
     }
 
     #[test]
