@@ -121,6 +121,24 @@ async fn outcomes_reach_the_strategy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn many_outcomes_are_told_in_few_updates() {
+    // Fails after 300 updates: 15 seconds of them, if one comes with every sweep.
+    let counting = "(global $updates (mut i32) (i32.const 0))
+         (func $update (param i64 i32 i32 i32)
+            (global.set $updates (i32.add (global.get $updates) (i32.const 1)))
+            (if (i32.gt_u (global.get $updates) (i32.const 300)) (then unreachable)))";
+    let farm = one_pool(&strategy(counting), &["a", "b"]).await;
+    for machine in ["a", "b", "a"] {
+        let outcome = json!({"target": machine, "latency_us": 5, "ok": true});
+        outcomes(&farm, &outcome, 1_000);
+        (0..100).for_each(|_| outcomes(&farm, &outcome, 1));
+    }
+    assert_eq!(target(&farm, "a", "default")["outcomes"]["ok"], 2_200);
+    assert_eq!(farm.policy("strategy")["faults"], 0);
+    farm.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bad_outcomes_are_refused_by_field_and_unknown_ones_by_name() {
     let farm = one_pool(&lowest(SLOWNESS, 0), &["a"]).await;
     #[track_caller]
@@ -460,6 +478,7 @@ async fn only_the_last_decisions_are_remembered() {
     loadline::pick::pick(farm.host().pools(), &request).unwrap();
     let forgotten = farm.get_error(&format!("/v1/decisions/{first}"));
     assert_eq!(forgotten, (404, "unknown_decision".to_owned()));
-    assert_eq!(farm.get("/v1/decisions?limit=2000").as_array().unwrap().len(), 1_024);
+    assert_eq!(farm.get("/v1/decisions?limit=1000").as_array().unwrap().len(), 1_000);
+    assert_eq!(farm.get("/v1/decisions?pool=").as_array().unwrap().len(), 20);
     farm.stop().await;
 }

@@ -100,10 +100,8 @@ async fn decisions(
     RawQuery(query): RawQuery,
 ) -> Result<Json<Vec<decision::Decision>>, ApiError> {
     let decision::Query { pool, limit } = decision::query(query.as_deref().unwrap_or_default())?;
-    if let Some(pool) = &pool {
-        view.pools.get(pool)?;
-    }
-    let newest = view.pools.newest_decisions(pool.as_deref(), limit);
+    let pool = pool.map(|pool| view.pools.get(&pool)).transpose()?;
+    let newest = view.pools.newest_decisions(pool.map(|pool| pool.name()), limit);
     let brief = |decision| decision::Decision::of(&view.pools, decision).brief();
     Ok(Json(newest.iter().map(brief).collect()))
 }

@@ -11,12 +11,12 @@ use serde::Serialize;
 
 use super::body::{decode, finite, formula_text, strategy_text};
 use super::error::ApiError;
-use crate::config::DECISIONS_MAX;
 use crate::pick::Pools;
 use crate::pick::decision::{self, Candidate, WhyNot};
 
-/// Decisions listed where no limit is given.
+/// Decisions listed where no limit is given, and at most.
 const LIMIT: usize = 20;
+const LIMIT_MAX: usize = 1_000;
 
 /// The query string of `/v1/decisions`.
 pub(super) struct Query {
@@ -32,12 +32,10 @@ pub(super) fn query(query: &str) -> Result<Query, ApiError> {
         match name {
             "pool" => wanted.pool = Some(value),
             "limit" => {
-                let limit = value.parse().ok().filter(|n| (1..=DECISIONS_MAX).contains(n));
-                let limit = limit.and_then(|limit| usize::try_from(limit).ok());
+                let limit = value.parse().ok().filter(|n| (1..=LIMIT_MAX).contains(n));
                 wanted.limit = limit.ok_or_else(|| {
-                    let message =
-                        format!("limit={value} is not a number from 1 to {DECISIONS_MAX}");
-                    ApiError::bad_parameter(message, "limit=20 is the default")
+                    let message = format!("limit={value} is not a number from 1 to {LIMIT_MAX}");
+                    ApiError::bad_parameter(message, "without it, 20 are listed")
                 })?;
             }
             unknown => {

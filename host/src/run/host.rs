@@ -131,7 +131,8 @@ impl Host {
         &self.joined
     }
 
-    /// A number that grows with every change of fleet or policies, to wait for.
+    /// A number that grows with every change of fleet or policies and with what guests are told of
+    /// outcomes and leases, to wait for.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.clone()
