@@ -1,9 +1,14 @@
 //! What comes back after a pick, and what is told about it: outcomes, ejection, leases, decisions.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use loadline::config::{HealthConfig, PoolConfig};
+use loadline::pick::feedback::{Feedback, FeedbackTarget};
+use loadline::pick::health::Outcome;
+use loadline::pick::{PickRequest, pick};
+use loadline::report::{Keyring, Report, State, wire};
 use serde_json::{Value, json};
 
 use crate::support::{Farm, delete, get, pool, post, strategy};
@@ -279,6 +284,10 @@ async fn leases_are_counted_end_once_and_with_their_time() {
     assert_eq!(end(&farm, &second), 204);
     assert_eq!(farm.host().pools().open_leases(), 0);
     assert!(farm.get("/v1/target").get("lease").is_none());
+    // An address alone has its lease in a header.
+    let text = ureq::get(farm.url("/v1/target?lease=30s")).header("accept", "text/plain").call();
+    let id = text.unwrap().headers()["loadline-lease"].to_str().unwrap().to_owned();
+    assert_eq!(end(&farm, &id), 204);
     farm.stop().await;
 }
 
@@ -349,13 +358,86 @@ async fn leases_are_exact_under_sixteen_threads() {
     farm.stop().await;
 }
 
+/// Everything at once: targets come, go, are ejected and return while threads pick, lease and report.
+async fn check_storm(strategy: &str) {
+    let health = HealthConfig {
+        consecutive_failures: 2,
+        ejection_time: Duration::from_millis(10),
+        max_ejected: 1.0,
+        slow_start: Duration::from_millis(20),
+        ..HealthConfig::default()
+    };
+    let mut farm =
+        Farm::with_pools(vec![PoolConfig { health, ..pool("default", "weighted", strategy) }])
+            .await;
+    let machines = ["a", "b", "c", "d", "e", "f"];
+    farm.report(&machines, &[("cpu", 0.5), ("memory", 0.5)]);
+    farm.eligible(machines.len()).await;
+    let storm = |farm: &Farm, thread: u64| {
+        let pools = farm.host().pools();
+        let mut request =
+            PickRequest { lease: Some(Duration::from_secs(60)), ..PickRequest::default() };
+        for round in 0..1_500_u64 {
+            let number = thread.wrapping_mul(7_919) + round;
+            request.exclude =
+                if number.is_multiple_of(5) { vec!["b".to_owned()] } else { Vec::new() };
+            let answer = pick(pools, &request).unwrap();
+            let target = FeedbackTarget::Decision(answer.decision);
+            let outcome = Outcome { latency_us: 10, ok: number.is_multiple_of(3) };
+            // Its machine may have left meanwhile, and its decision be forgotten.
+            pools.record(&[Feedback { target, outcome }]).ok();
+            assert!(pools.close_lease(&answer.lease.unwrap()), "it was open");
+        }
+    };
+    let done = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let (hosts, done) = (&farm, &done);
+        for thread in 0..4 {
+            scope.spawn(move || {
+                storm(hosts, thread);
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        let mut seq = 1_000;
+        while done.load(Ordering::Relaxed) < 4 {
+            for (machine, state) in [
+                ("b", State::Draining),
+                ("c", State::Leaving),
+                ("b", State::Ready),
+                ("c", State::Ready),
+                ("d", State::Ready),
+            ] {
+                seq += 1;
+                let report = crate::support::report(machine, &[("cpu", 0.5), ("memory", 0.1)]);
+                let report = Report { state, seq, ..report };
+                hosts.deliver(wire::encode(&[report], &Keyring::default()).unwrap());
+                std::thread::yield_now();
+            }
+        }
+    });
+    assert_eq!(farm.host().pools().open_leases(), 0);
+    farm.eligible(machines.len()).await;
+    assert_eq!(leases(&farm, &machines), [0; 6]);
+    let pool = pool_named(&farm, "default");
+    assert_eq!((&pool["strategy"]["faults"], &pool["leases"]), (&json!(0), &json!(0)), "{pool}");
+    assert_eq!(pool["picks"]["nobody_eligible"], 0);
+    assert!(pool["picks"]["by_strategy"].as_u64().unwrap() > 1_000, "{pool}");
+    farm.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_pick_fails_and_no_lease_is_lost_whatever_happens() {
+    check_storm("least-loaded").await;
+    check_storm("p2c").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_outlive_a_machine_that_goes_and_returns() {
     let mut farm = one_pool(&lowest(IN_FLIGHT, 1), &["a", "b"]).await;
     let (kept, _) = lease(&farm, "&exclude=b");
     let (ended, _) = lease(&farm, "&exclude=b");
     let leaving = crate::support::report("a", &[]);
-    farm.send(&loadline::report::Report { state: loadline::report::State::Leaving, ..leaving });
+    farm.send(&Report { state: State::Leaving, ..leaving });
     farm.eligible(1).await;
     assert_eq!(end(&farm, &ended), 204);
     farm.report(&["a"], &[("cpu", 0.5), ("memory", 0.5)]);
@@ -384,9 +466,9 @@ async fn a_decision_says_why_that_target() {
     let mut farm = Farm::new("weighted", "least-loaded").await;
     farm.report(&["a", "b", "c", "d"], &[("cpu", 0.5), ("memory", 0.5)]);
     farm.eligible(4).await;
-    let state = loadline::report::State::Draining;
+    let state = State::Draining;
     let draining = crate::support::report("d", &[("cpu", 0.5)]);
-    farm.send(&loadline::report::Report { state, ..draining });
+    farm.send(&Report { state, ..draining });
     farm.eligible(3).await;
     fail(&farm, "", "c", 5);
     let (answer, decision) = decision(&farm, "key=me&exclude=a&lease=30s");

@@ -248,7 +248,8 @@ fn bench_formula(form: &str, rows: u32) -> bool {
 }
 
 /// The same host with and without a memory for decisions: `pick` by itself, and `/v1/target` over a
-/// kept connection, on the CPU time of all threads.
+/// kept connection, on the CPU time of all threads; and a pick whose lease is ended at once, which the
+/// guest hears of before the next one.
 fn bench_decision(targets: usize) -> bool {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -271,6 +272,13 @@ fn bench_decision(targets: usize) -> bool {
     };
     let thread = ClockId::CLOCK_THREAD_CPUTIME_ID;
     ratio(&format!("pick, {targets} targets"), thread, f64::INFINITY, picks(with), picks(without));
+    let leased = PickRequest { lease: Some(Duration::from_secs(30)), ..PickRequest::default() };
+    let lease = || {
+        let lease = pick(without.pools(), &leased).expect("a target").lease;
+        assert!(without.pools().close_lease(&lease.expect("a lease")), "it is open");
+    };
+    let name = format!("lease or not, {targets}");
+    ratio(&name, thread, f64::INFINITY, lease, picks(without));
     let http = |host: &Host| {
         let mut client = TcpStream::connect(host.http_address()).expect("a connection");
         client.set_nodelay(true).expect("a socket option");

@@ -28,6 +28,9 @@ use crate::pick::supply::Board;
 use crate::pick::{Pools, intake, pick};
 use error::ApiError;
 
+/// Header that names the lease of an answer that is an address alone.
+const LEASE: &str = "loadline-lease";
+
 /// What the handlers ask.
 pub struct View {
     /// For picks.
@@ -72,7 +75,8 @@ async fn target(
     let answer = pick(&view.pools, &request)?;
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     Ok(if accept.starts_with("text/plain") {
-        format!("{}\n", answer.target.address).into_response()
+        let lease = answer.lease.map(|lease| [(LEASE, lease)]);
+        (lease, format!("{}\n", answer.target.address)).into_response()
     } else {
         Json(body::Target::of(&answer)).into_response()
     })
