@@ -293,8 +293,15 @@ async fn leases_are_counted_end_once_and_with_their_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fewest_in_flight_sees_every_release_before_the_next_pick() {
+    check_fewest("mine", &[("mine.wasm", &lowest(IN_FLIGHT, 1))]).await;
+    check_fewest("fewest-clients", &[]).await;
+}
+
+async fn check_fewest(strategy: &str, files: &[(&str, &[u8])]) {
     let machines = ["a", "b", "c", "d"];
-    let mut farm = one_pool(&lowest(IN_FLIGHT, 1), &machines).await;
+    let mut farm = Farm::with_files(vec![pool("default", "weighted", strategy)], files).await;
+    farm.report(&machines, &[("cpu", 0.5), ("memory", 0.5)]);
+    farm.eligible(machines.len()).await;
     let open: Vec<_> = (0..8).map(|_| lease(&farm, "")).collect();
     assert_eq!(leases(&farm, &machines), [2, 2, 2, 2]);
     for (id, machine) in &open {
@@ -311,7 +318,8 @@ async fn fewest_in_flight_sees_every_release_before_the_next_pick() {
     assert_eq!(leases(&farm, &machines), [2, 2, 2, 2]);
     let (next, machine) = lease(&farm, "&exclude=a,b,d");
     assert_eq!(machine, "c");
-    let others: Vec<_> = (0..3).map(|_| lease(&farm, "").1).collect();
+    let mut others: Vec<_> = (0..3).map(|_| lease(&farm, "").1).collect();
+    others.sort();
     assert_eq!(others, ["a", "b", "d"]);
     assert_eq!(end(&farm, &next), 204);
     assert_eq!(lease(&farm, "").1, "c");
