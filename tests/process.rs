@@ -93,7 +93,7 @@ fn both_roles_in_one_process(signal: &str) {
     let folder = tempfile::tempdir().unwrap();
     let mut process = Process::start(&folder, QUICK, &[]);
     assert!(process.until("agent ").contains("machine \"here\" reports cpu, memory every 10s"));
-    assert!(process.until("pool ").contains("default: formula weighted, strategy p2c"));
+    assert!(process.until("pool ").contains("default: formula weighted, strategy balanced"));
     let line = process.until("try ");
     let url = line.split_whitespace().last().unwrap().to_owned();
     process.until("machine reports"); // through a real multicast socket
@@ -101,7 +101,7 @@ fn both_roles_in_one_process(signal: &str) {
     assert_eq!(status, 200, "{body}");
     assert!(body.contains("\"machine\":\"here\""), "{body}");
     assert!(
-        body.contains("\"formula\":\"weighted@") && body.contains("\"strategy\":\"p2c@"),
+        body.contains("\"formula\":\"weighted@") && body.contains("\"strategy\":\"balanced@"),
         "{body}"
     );
     assert_eq!(process.end(signal), Some(0));

@@ -6,6 +6,7 @@
 #![allow(missing_docs, reason = "a test's name says what it shows")]
 
 mod support;
+mod twins;
 
 mod api;
 mod faults;

@@ -242,7 +242,7 @@ impl PoolConfig {
             service: name.to_owned(),
             formula: "weighted".to_owned(),
             formula_settings: serde_json::json!({}),
-            strategy: "p2c".to_owned(),
+            strategy: "balanced".to_owned(),
             strategy_settings: serde_json::json!({}),
             health: HealthConfig::default(),
         }

@@ -19,7 +19,7 @@ mod room;
 pub mod text;
 pub mod watch;
 
-pub use builtin::built_in;
+pub use builtin::{built_in, built_in_names};
 pub use engine::{Limits, PolicyEngine};
 pub use guest::{CallError, FormulaGuest, StartError, StrategyGuest};
 pub use library::{Entry, Library, Origin};

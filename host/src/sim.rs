@@ -45,3 +45,6 @@ pub fn run_baseline(setup: &Setup, seed: u64, baseline: Baseline) -> Result<Outc
     let mut choosers: Vec<_> = (0..setup.hosts as u64).map(chooser).collect();
     world::World::new(setup, &mut choosers, baseline == Baseline::Central, seed).run()
 }
+
+#[cfg(test)]
+mod tests;

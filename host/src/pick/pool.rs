@@ -28,10 +28,14 @@ use crate::policy::guest::{Request, TargetView};
 use crate::policy::{CallError, Generation, Kind, StrategyGuest};
 
 /// What a request waits for the guest at most; then it is answered natively.
-const GUEST_WAIT: Duration = Duration::from_micros(500);
+///
+/// A little more than a guest's own deadline: whoever waits is next, however many wait and however
+/// busy the machine is, so that strategies which count are exact; a guest that never ends is gone by
+/// then.
+const GUEST_WAIT: Duration = Duration::from_millis(20);
 /// Time of trying before other threads of this core are given way: longer than an update takes.
 const SPIN: Duration = Duration::from_micros(200);
-/// What intake and supply try for before they sleep for it.
+/// What anybody tries for before it sleeps for the seat.
 const SEAT_PATIENCE: Duration = Duration::from_millis(2);
 /// Time after which no further rank is asked for; what was chosen is answered.
 const RANKS_WAIT: Duration = Duration::from_millis(10);
@@ -550,19 +554,21 @@ impl Pool {
 
     fn keep_trying(&self, wait: Duration) -> Option<MutexGuard<'_, Seat>> {
         let start = Instant::now();
-        while start.elapsed() < wait {
+        while start.elapsed() < wait.min(SEAT_PATIENCE) {
             if let Some(seat) = self.strategy.try_lock() {
                 return Some(seat);
             }
             // Giving way at once would let a thread of low priority have its whole turn first; not
-            // giving way at all would keep a holder on the same core from ending.
-            if start.elapsed() < SPIN {
+            // giving way at all would keep a holder on the same core from ending, and so would many
+            // that do not.
+            if start.elapsed() < SPIN && self.waiting.load(Ordering::Relaxed) == 1 {
                 std::hint::spin_loop();
             } else {
                 std::thread::yield_now();
             }
         }
-        None
+        // So many want it that only a queue is fair.
+        self.strategy.try_lock_for(wait.saturating_sub(start.elapsed()))
     }
 
     /// The guest's seat, however long its guest takes: its deadlines bound that.

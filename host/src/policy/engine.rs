@@ -44,6 +44,16 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// For guests that nobody waits for, in virtual time: a busy machine does not change what they
+    /// answer. Endless loops still end.
+    #[must_use]
+    pub fn patient() -> Self {
+        let patience = Duration::from_secs(60);
+        Self { pick: patience, batch: patience, configure: patience, ..Self::default() }
+    }
+}
+
 /// Compiles modules and runs guests.
 #[derive(Clone)]
 pub struct PolicyEngine {

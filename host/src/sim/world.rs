@@ -456,6 +456,11 @@ impl<'c> World<'c> {
     }
 }
 
+/// A report period in nanoseconds.
+fn period(setup: &Setup) -> u64 {
+    ((setup.every * UNIT) as u64).max(1)
+}
+
 impl Measured {
     /// Time passes with everything as it is.
     fn pass(&mut self, now: u64) {
@@ -471,7 +476,8 @@ impl Measured {
         self.inside += 1;
         if self.begin == 0 && self.arrived > setup.requests / 10 {
             self.begin = now;
-            self.period_end = now + (setup.every * UNIT) as u64;
+            // Periods are those of servers that report together.
+            self.period_end = (now / period(setup) + 1) * period(setup);
             self.picks.fill(0);
         }
     }
@@ -506,8 +512,7 @@ impl Measured {
                     self.herd.1 += 1;
                 }
                 self.picks.fill(0);
-                let period = ((setup.every * UNIT) as u64).max(1);
-                self.period_end += (now - self.period_end) / period * period + period;
+                self.period_end = (now / period(setup) + 1) * period(setup);
             }
             self.picks[server] += 1;
         }

@@ -125,10 +125,7 @@ impl Strategy for Balanced {
                 known.counted.relearn(rate, &self.pace);
             }
         }
-        let eligible = self.known.iter().filter(|(_, known)| known.is_eligible);
-        let eligible: Vec<_> = eligible.map(|(slot, known)| (slot, *known)).collect();
-        eligible.iter().for_each(|(slot, known)| self.place(*slot, known));
-        self.level.clear();
+        self.place_all();
         true
     }
 }
@@ -183,13 +180,28 @@ impl Balanced {
     /// Goes by counts when most targets report them.
     fn choose_by(&mut self) {
         let most = if self.by_counts { self.counting * 4 } else { self.counting * 2 };
-        self.by_counts = most > self.targets;
+        if self.by_counts != (most > self.targets) {
+            self.by_counts = !self.by_counts;
+            self.place_all();
+        }
     }
 
     /// Puts an eligible target where it is found.
     fn place(&mut self, slot: Slot, known: &Known) {
-        self.turn.refresh(slot, known.turn.next());
-        self.queues.set(slot, &known.counted, known.price, &self.pace);
+        if self.by_counts {
+            self.queues.set(slot, &known.counted, known.price, &self.pace);
+        } else {
+            self.turn.refresh(slot, known.turn.next());
+        }
+    }
+
+    fn place_all(&mut self) {
+        self.turn = Tournament::default();
+        self.queues = Queues::default();
+        self.level.clear();
+        let eligible = self.known.iter().filter(|(_, known)| known.is_eligible);
+        let eligible: Vec<_> = eligible.map(|(slot, known)| (slot, *known)).collect();
+        eligible.iter().for_each(|(slot, known)| self.place(*slot, known));
     }
 
     /// The lowest is chosen.
