@@ -20,6 +20,7 @@ pub mod text;
 pub mod watch;
 
 pub use builtin::built_in;
+pub(crate) use builtin::built_in_names;
 pub use engine::{Limits, PolicyEngine};
 pub use guest::{CallError, FormulaGuest, StartError, StrategyGuest};
 pub use library::{Entry, Library, Origin};

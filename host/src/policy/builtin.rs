@@ -7,3 +7,8 @@ include!(concat!(env!("OUT_DIR"), "/builtin.rs"));
 pub fn built_in(name: &str) -> Option<&'static [u8]> {
     BUILTIN.iter().find(|(known, _)| *known == name).map(|(_, bytes)| *bytes)
 }
+
+/// The names of all of them.
+pub(crate) fn built_in_names() -> impl Iterator<Item = &'static str> {
+    BUILTIN.iter().map(|(name, _)| *name)
+}
