@@ -173,6 +173,9 @@ impl Scenario {
         for name in raw.strategy_settings.keys().filter(|name| !raw.strategies.contains(name)) {
             problems.push(format!("strategy_settings.{name}: strategies does not name it"));
         }
+        if raw.strategies.is_empty() && raw.baselines.is_empty() {
+            problems.push("strategies, baselines: name at least one".to_owned());
+        }
         let (key, values) = sweep(&raw.sweep, &mut problems);
         let mut strategies: Vec<String> = Vec::new();
         for name in raw.strategies {

@@ -1,7 +1,7 @@
 //! The comparison as a picture: mean response over what is varied, both on logarithmic scales.
 //!
 //! Every line has its name at its right end, names pushed apart where lines are close; baselines are
-//! grey and dashed. The text's size is estimated, because no fonts are read.
+//! grey and dashed, unstable figures open circles. The text's size is estimated, because no fonts are read.
 
 #![expect(clippy::cast_possible_truncation, reason = "pixels and powers of ten are small")]
 
@@ -16,7 +16,7 @@ use plotters::series::{DashedLineSeries, LineSeries};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, IntoFont, RGBColor, ShapeStyle, TextStyle, WHITE};
 
-use crate::sim::compare::{Comparison, Role};
+use crate::sim::compare::{Comparison, Figures, Role};
 use crate::sim::scenario::Scenario;
 
 const SIZE: (u32, u32) = (960, 600);
@@ -25,6 +25,8 @@ const TOP: u32 = 64;
 const RIGHT: u32 = 150;
 /// Between a line's end and its name.
 const GAP: i32 = 22;
+/// Characters of a name that there is room for.
+const NAME_MAX: usize = 18;
 /// From name to name at least.
 const NAME_HEIGHT: i32 = 16;
 const FONT: &str = "sans-serif";
@@ -57,6 +59,8 @@ struct Axis {
 struct Curve {
     name: String,
     points: Vec<(f64, f64)>,
+    /// Those of `points` that are unstable.
+    unstable: Vec<(f64, f64)>,
     colour: RGBColor,
     width: u32,
     dashed: bool,
@@ -67,6 +71,11 @@ pub(super) fn svg(scenario: &Scenario, comparison: &Comparison) -> Result<String
     let mut text = String::new();
     let places = places(scenario);
     let curves = curves(comparison, &places);
+    if curves.is_empty() {
+        return Err(
+            "there is nothing to draw: no request was served; try more --requests".to_owned()
+        );
+    }
     draw(&mut text, comparison, &places, &curves)
         .map_err(|error| format!("cannot draw the chart: {error}"))?;
     Ok(text)
@@ -92,9 +101,14 @@ fn curves(comparison: &Comparison, places: &[f64]) -> Vec<Curve> {
     };
     let curves = comparison.lines.iter().map(|line| {
         let (colour, width, dashed) = curve(line.role);
-        let heights = line.points.iter().map(|figures| figures.mean.log10());
-        let points = places.iter().copied().zip(heights).filter(|(_, height)| height.is_finite());
-        Curve { name: line.name.clone(), points: points.collect(), colour, width, dashed }
+        let points = |wanted: fn(&Figures) -> bool| {
+            let figures = places.iter().zip(&line.points).filter(|(_, figures)| wanted(figures));
+            let points = figures.map(|(place, figures)| (*place, figures.mean.log10()));
+            points.filter(|(_, height)| height.is_finite()).collect()
+        };
+        let name = shortened(&line.name);
+        let (points, unstable) = (points(|_| true), points(|figures| figures.unstable));
+        Curve { name, points, unstable, colour, width, dashed }
     });
     curves.filter(|curve| !curve.points.is_empty()).collect()
 }
@@ -109,7 +123,12 @@ fn draw(
     root.fill(&WHITE)?;
     let title = format!("{}: {}", comparison.scenario, comparison.title);
     root.draw(&Text::new(title, (24, 18), style(19, DARK, HPos::Left)))?;
-    let subtitle = "mean response in service times, lower is better; dashed: references";
+    let open = match curves.iter().all(|curve| curve.unstable.is_empty()) {
+        true => "",
+        false => "; open circles: unstable",
+    };
+    let subtitle =
+        format!("mean response in service times, lower is better; dashed: references{open}");
     root.draw(&Text::new(subtitle, (24, 42), style(13, GREY, HPos::Left)))?;
 
     let heights = || curves.iter().flat_map(|curve| curve.points.iter().map(|(_, height)| *height));
@@ -148,6 +167,9 @@ fn draw(
             chart.draw_series(LineSeries::new(points.clone(), style))?;
             chart.draw_series(points.map(|point| Circle::new(point, 3, style.filled())))?;
         }
+        let unstable = || curve.unstable.iter().copied();
+        chart.draw_series(unstable().map(|point| Circle::new(point, 3, WHITE.filled())))?;
+        chart.draw_series(unstable().map(|point| Circle::new(point, 3, curve.colour)))?;
     }
     let ends: Vec<_> = curves
         .iter()
@@ -168,6 +190,14 @@ fn draw(
 fn style(size: u32, colour: RGBColor, horizontal: HPos) -> TextStyle<'static> {
     let style = TextStyle::from((FONT, size).into_font());
     TextStyle { color: colour.to_backend_color(), ..style }.pos(Pos::new(horizontal, VPos::Center))
+}
+
+/// What there is room for.
+fn shortened(name: &str) -> String {
+    match name.chars().count() > NAME_MAX {
+        true => name.chars().take(NAME_MAX - 1).chain(['…']).collect(),
+        false => name.to_owned(),
+    }
 }
 
 /// A key of the setup with its unit.
