@@ -82,6 +82,9 @@ pub(super) fn sim(arguments: &Arguments, policies: &Path) -> Result<String, Fail
     let entrants = Entrants { engine: &engine, policies, scenario: &scenario }
         .all(&arguments.strategy)
         .map_err(Failure::Usage)?;
+    if let Some(folder) = &arguments.out {
+        make(folder).map_err(Failure::Other)?; // before a long run, not after it
+    }
     let told = Told { begin: Instant::now(), terminal: std::io::stderr().is_terminal() };
     let progress = |done: usize, all: usize, name: &str| told.progress(done, all, name);
     let compared = compare(&engine, &scenario, &entrants, arguments.seeds, &progress);
@@ -111,7 +114,7 @@ fn scenario(arguments: &Arguments) -> Result<Scenario, String> {
         let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
         format!("{error}{}", cause.unwrap_or_default())
     })?;
-    let at = scenario.points[scenario.at].label.clone();
+    let (key, at) = (scenario.key.clone(), scenario.points[scenario.at].label.clone());
     for written in &arguments.set {
         scenario.set(written)?;
     }
@@ -121,8 +124,9 @@ fn scenario(arguments: &Arguments) -> Result<Scenario, String> {
     }
     match &arguments.at {
         Some(value) => scenario.look_at(value).map_err(|problem| format!("--{problem}"))?,
-        // Where the sweep is another one, its middle is looked at.
-        None => drop(scenario.look_at(&at)),
+        // Where the command line took that value away, the middle is looked at.
+        None if scenario.key == key => drop(scenario.look_at(&at)),
+        None => {}
     }
     Ok(scenario)
 }
@@ -248,10 +252,13 @@ impl Told {
     }
 }
 
+fn make(folder: &Path) -> Result<(), String> {
+    std::fs::create_dir_all(folder)
+        .map_err(|error| format!("--out {}: cannot make the folder: {error}", folder.display()))
+}
+
 /// Writes the files; says which.
 fn write(folder: &Path, scenario: &Scenario, comparison: &Comparison) -> Result<String, String> {
-    std::fs::create_dir_all(folder)
-        .map_err(|error| format!("cannot make the folder {}: {error}", folder.display()))?;
     let files = [("csv", csv::text(comparison)), ("svg", chart::svg(scenario, comparison)?)];
     let mut written = Vec::new();
     for (ending, text) in files {

@@ -8,9 +8,11 @@
 use std::ops::Range;
 
 use plotters::backend::SVGBackend;
-use plotters::chart::ChartBuilder;
+use plotters::chart::{ChartBuilder, ChartContext};
+use plotters::coord::Shift;
+use plotters::coord::cartesian::Cartesian2d;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
-use plotters::drawing::IntoDrawingArea;
+use plotters::drawing::{DrawingArea, DrawingAreaErrorKind, IntoDrawingArea};
 use plotters::element::{Circle, PathElement, Text};
 use plotters::series::{DashedLineSeries, LineSeries};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -48,6 +50,11 @@ const COLOURS: [RGBColor; 10] = [
     RGBColor(95, 125, 20),
     RGBColor(60, 60, 150),
 ];
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<Axis, Axis>>;
+/// Why it could not be drawn.
+type DrawError = DrawingAreaErrorKind<std::io::Error>;
 
 /// An axis with its marks; its values are logarithms or places.
 struct Axis {
@@ -118,7 +125,7 @@ fn draw(
     comparison: &Comparison,
     places: &[f64],
     curves: &[Curve],
-) -> Result<(), Box<dyn std::error::Error>> {
+) -> Result<(), DrawError> {
     let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let title = format!("{}: {}", comparison.scenario, comparison.title);
@@ -134,10 +141,8 @@ fn draw(
     let heights = || curves.iter().flat_map(|curve| curve.points.iter().map(|(_, height)| *height));
     let up = widened(heights(), 0.03);
     let up = Axis { marks: marks(&up), range: up };
-    let (low, height_marks) = (up.range.start, up.marks.len());
     let values = places.iter().copied().zip(comparison.values.iter().cloned());
     let across = Axis { range: widened(places.iter().copied(), 0.02), marks: values.collect() };
-    let (left, right) = (across.range.start, across.range.end);
     let mut chart = ChartBuilder::on(&root)
         .margin_top(TOP)
         .margin_right(RIGHT)
@@ -148,8 +153,6 @@ fn draw(
         .build_cartesian_2d(across, up)?;
     chart
         .configure_mesh()
-        .x_labels(places.len())
-        .y_labels(height_marks)
         .x_desc(meaning(&comparison.key))
         .label_style(style(13, DARK, HPos::Left))
         .axis_desc_style(style(14, DARK, HPos::Center))
@@ -157,7 +160,14 @@ fn draw(
         .bold_line_style(LIGHT)
         .light_line_style(WHITE.mix(0.0))
         .draw()?;
-    // Strategies are drawn over baselines, and the user's own, which come first, over all.
+    draw_curves(&mut chart, curves)?;
+    draw_names(&root, &chart, curves)?;
+    root.present()?;
+    Ok(())
+}
+
+/// Strategies over baselines, and the user's own, which come first, over all.
+fn draw_curves(chart: &mut Chart<'_>, curves: &[Curve]) -> Result<(), DrawError> {
     for curve in curves.iter().rev() {
         let style = ShapeStyle::from(curve.colour).stroke_width(curve.width);
         let points = curve.points.iter().copied();
@@ -171,19 +181,23 @@ fn draw(
         chart.draw_series(unstable().map(|point| Circle::new(point, 3, WHITE.filled())))?;
         chart.draw_series(unstable().map(|point| Circle::new(point, 3, curve.colour)))?;
     }
+    Ok(())
+}
+
+/// Each curve's name to the right, with a line from its end.
+fn draw_names(root: &Area<'_>, chart: &Chart<'_>, curves: &[Curve]) -> Result<(), DrawError> {
+    let (across, up) = (chart.x_range(), chart.y_range());
+    let (edge, bottom) = chart.backend_coord(&(across.end, up.start));
     let ends: Vec<_> = curves
         .iter()
-        .map(|curve| chart.backend_coord(curve.points.last().unwrap_or(&(left, low))))
+        .map(|curve| chart.backend_coord(curve.points.last().unwrap_or(&(across.end, up.start))))
         .collect();
-    let bottom = chart.backend_coord(&(left, low)).1;
     for ((curve, end), height) in curves.iter().zip(&ends).zip(apart(&ends, bottom)) {
-        let edge = chart.backend_coord(&(right, low)).0;
         let leader = [(end.0 + 5, end.1), (edge, end.1), (edge + GAP - 4, height)];
         root.draw(&PathElement::new(leader, curve.colour.mix(0.5)))?;
         let style = style(13, curve.colour, HPos::Left);
         root.draw(&Text::new(curve.name.clone(), (edge + GAP, height), style))?;
     }
-    root.present()?;
     Ok(())
 }
 
