@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::support::{built_in, program};
+use crate::support::{built_in, program, strategy};
 
 /// Runs `loadline sim` in this folder.
 fn sim(folder: &Path, arguments: &[&str]) -> Output {
@@ -87,6 +87,21 @@ fn own_strategy_stands_beside_the_others() {
         (&json["lines"][0]["name"], &json["lines"][0]["role"]),
         (&"mine".into(), &"own".into())
     );
+}
+
+#[test]
+fn strategy_that_does_not_choose_or_fails_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    std::fs::write(path.join("silent.wasm"), strategy("")).unwrap();
+    let text = good(path, &fast(&["--strategy", "silent.wasm"]));
+    assert!(text.contains("2000 requests got no answer from a strategy"), "{text}");
+    let traps = "(func $pick (param i64 i32 f64 i64 i64) (result i32) unreachable)";
+    std::fs::write(path.join("broken.wasm"), strategy(traps)).unwrap();
+    let output = sim(path, &fast(&["--strategy", "broken.wasm"]));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("broken with every = 1, seed 1: "), "{said}");
 }
 
 #[test]

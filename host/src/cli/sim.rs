@@ -77,7 +77,8 @@ pub(super) fn sim(arguments: &Arguments, policies: &Path) -> Result<String, Fail
         return Ok(list());
     }
     let scenario = scenario(arguments).map_err(Failure::Usage)?;
-    let limits = Limits { pick: PATIENCE, batch: PATIENCE, ..Limits::default() };
+    let limits =
+        Limits { pick: PATIENCE, batch: PATIENCE, configure: PATIENCE, ..Limits::default() };
     let engine = PolicyEngine::new(limits).map_err(super::other)?;
     let entrants = Entrants { engine: &engine, policies, scenario: &scenario }
         .all(&arguments.strategy)
