@@ -140,7 +140,7 @@ struct Entrants<'a> {
 }
 
 impl Entrants<'_> {
-    /// The user's own, the scenario's, then the baselines; or all problems.
+    /// The user's own, the scenario's, then the baselines; or all problems of the first that have any.
     fn all(&self, own: &[String]) -> Result<Vec<Entrant>, String> {
         let (mut entrants, mut problems) = (Vec::new(), Vec::new());
         let mut names = BTreeSet::new();
@@ -152,6 +152,9 @@ impl Entrants<'_> {
                 }
                 Err(problem) => problems.push(format!("--strategy {written}: {problem}")),
             }
+        }
+        if !problems.is_empty() {
+            return Err(problems.join("\n")); // at once: the others take time to compile
         }
         for name in self.scenario.strategies.iter().filter(|name| !names.contains(*name)) {
             match self.named(name, false) {
