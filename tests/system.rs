@@ -15,4 +15,5 @@ mod modules;
 mod process;
 mod regressions;
 mod reload;
+mod sim;
 mod walk;

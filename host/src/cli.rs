@@ -4,6 +4,8 @@
 
 mod ask;
 mod banner;
+#[cfg(feature = "host")]
+mod sim;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -28,6 +30,7 @@ Examples:
   loadline agent                            only report (on every machine of the farm)
   loadline host                             only receive and answer (on any number of machines)
   loadline pick --pool web                  ask a host, print the address
+  loadline sim small                        compare strategies before you use them
   loadline config default > loadline.toml   start a configuration with every key explained
 
 A policy takes effect when it is dropped into the policies folder:
@@ -68,6 +71,9 @@ enum Command {
     Host,
     /// Ask a host for a target and print its address
     Pick(ask::Question),
+    /// Compare strategies on a simulated farm, before they are used
+    #[cfg(feature = "host")]
+    Sim(sim::Arguments),
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -86,6 +92,9 @@ enum ConfigCommand {
 /// Why the program ends with an error.
 enum Failure {
     Config(ConfigError),
+    /// A wrong command line; what is wrong and what to do.
+    #[cfg(feature = "host")]
+    Usage(String),
     Other(String),
 }
 
@@ -107,6 +116,11 @@ pub fn main() -> ExitCode {
             complain(&format!("configuration:\n  {}", error.to_string().replace('\n', "\n  ")));
             USAGE.into()
         }
+        #[cfg(feature = "host")]
+        Err(Failure::Usage(message)) => {
+            complain(&message);
+            USAGE.into()
+        }
         Err(Failure::Other(message)) => {
             complain(&message);
             ExitCode::FAILURE
@@ -119,6 +133,11 @@ fn perform(args: Args) -> Result<(), Failure> {
     match args.command.unwrap_or(Command::Run) {
         Command::Config(command) => config_command(&command, file),
         Command::Pick(question) => ask::ask(&question).map(|answer| say(&answer)).map_err(other),
+        #[cfg(feature = "host")]
+        Command::Sim(arguments) => {
+            let policies = load(file)?.host.unwrap_or_default().policies;
+            sim::sim(&arguments, &policies).map(|result| say(&result))
+        }
         role => {
             let mut config = load(file)?;
             match role {

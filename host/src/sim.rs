@@ -11,7 +11,9 @@
 )]
 
 pub mod chooser;
+pub mod compare;
 pub mod measure;
+pub mod scenario;
 mod server;
 pub mod setup;
 mod world;

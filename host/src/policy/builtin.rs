@@ -8,7 +8,7 @@ pub fn built_in(name: &str) -> Option<&'static [u8]> {
     BUILTIN.iter().find(|(known, _)| *known == name).map(|(_, bytes)| *bytes)
 }
 
-/// Their names, in order.
+/// The names of all of them.
 pub fn built_in_names() -> impl Iterator<Item = &'static str> {
     BUILTIN.iter().map(|(name, _)| *name)
 }

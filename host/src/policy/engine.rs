@@ -29,6 +29,8 @@ pub struct Limits {
     pub file_bytes: usize,
     /// What `save` may return.
     pub state_bytes: usize,
+    /// Whether the compiler gives way to everything else: in a host that serves it must.
+    pub compile_last: bool,
 }
 
 impl Default for Limits {
@@ -40,6 +42,7 @@ impl Default for Limits {
             memory_bytes: 64 << 20,
             file_bytes: 16 << 20,
             state_bytes: 1 << 20,
+            compile_last: true,
         }
     }
 }
@@ -50,7 +53,13 @@ impl Limits {
     #[must_use]
     pub fn patient() -> Self {
         let patience = Duration::from_secs(60);
-        Self { pick: patience, batch: patience, configure: patience, ..Self::default() }
+        Self {
+            pick: patience,
+            batch: patience,
+            configure: patience,
+            compile_last: false,
+            ..Self::default()
+        }
     }
 }
 

@@ -288,7 +288,7 @@ fn policy_name(path: &Path) -> Option<Arc<str>> {
 }
 
 /// The whole file, if it is a regular one and not too long. Never waits: a pipe is refused.
-fn read(path: &Path, max: usize) -> Result<Vec<u8>, String> {
+pub(crate) fn read(path: &Path, max: usize) -> Result<Vec<u8>, String> {
     let open = |error: std::io::Error| format!("cannot be read: {error}");
     let nonblocking = nix::fcntl::OFlag::O_NONBLOCK.bits();
     let file = File::options().read(true).custom_flags(nonblocking).open(path).map_err(open)?;

@@ -188,7 +188,8 @@ impl Module {
         }
         let generation = Generation::of(bytes);
         let (engine, bytes) = (engine.clone(), bytes.to_owned());
-        let pre = on_compiler_thread(move || build(&engine, &bytes))?;
+        let last = engine.limits.compile_last;
+        let pre = on_compiler_thread(last, move || build(&engine, &bytes))?;
         Ok(Self { generation, pre })
     }
 
@@ -199,7 +200,9 @@ impl Module {
     pub fn from_text(engine: &PolicyEngine, text: &str) -> Result<Self, ModuleError> {
         let generation = Generation::of(text.as_bytes());
         let (engine, text) = (engine.clone(), text.to_owned());
-        let pre = on_compiler_thread(move || build(&engine, &super::text::compile(&text)?))?;
+        let last = engine.limits.compile_last;
+        let compile = move || build(&engine, &super::text::compile(&text)?);
+        let pre = on_compiler_thread(last, compile)?;
         Ok(Self { generation, pre })
     }
 
@@ -226,9 +229,11 @@ fn build(engine: &PolicyEngine, bytes: &[u8]) -> Result<Pre, ModuleError> {
     })
 }
 
-/// Runs the compiler where it cannot hurt: with a large stack, behind everything that serves, given
-/// up after [`LOAD_TIME_MAX`], and with a panic turned into an error, because the bytes are untrusted.
+/// Runs the compiler where it cannot hurt: with a large stack, `last` of all that wants the processor,
+/// given up after [`LOAD_TIME_MAX`], and with a panic turned into an error, because the bytes are
+/// untrusted.
 fn on_compiler_thread<T: Send + 'static>(
+    last: bool,
     build: impl FnOnce() -> Result<T, ModuleError> + Send + 'static,
 ) -> Result<T, ModuleError> {
     let compile = |reason: String| ModuleError::Compile { reason };
@@ -238,7 +243,7 @@ fn on_compiler_thread<T: Send + 'static>(
         .stack_size(COMPILER_STACK_BYTES);
     let thread = compiler.spawn(move || {
         // On Linux this is the thread's own. Where it is refused, the compiler runs as it is.
-        if let Err(error) = rustix::process::setpriority_process(None, COMPILER_NICE) {
+        if last && let Err(error) = rustix::process::setpriority_process(None, COMPILER_NICE) {
             tracing::debug!(%error, "the compiler runs at normal priority");
         }
         send.send(build()).ok(); // nobody waits for what took too long

@@ -2,10 +2,10 @@
 //!
 //! Every time is in units of one mean service time at speed 1.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// One simulated farm.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Setup {
     /// Servers.
@@ -75,7 +75,7 @@ impl Default for Setup {
 }
 
 /// How fast the servers are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Speeds {
     /// All 1.
@@ -89,7 +89,7 @@ pub enum Speeds {
 }
 
 /// How a server works on what it has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Discipline {
     /// One request after the other.
@@ -99,7 +99,7 @@ pub enum Discipline {
 }
 
 /// How long requests take: the law of their work, mean 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Service {
     /// Exponential.
@@ -113,7 +113,7 @@ pub enum Service {
 }
 
 /// How requests come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Arrivals {
     /// At one rate.
@@ -123,7 +123,7 @@ pub enum Arrivals {
 }
 
 /// When servers report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Timing {
     /// All at the same moment.
@@ -135,7 +135,7 @@ pub enum Timing {
 }
 
 /// What reports tell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Content {
     /// Requests inside (also as the load), accepted and completed.
