@@ -571,11 +571,7 @@ async fn a_large_pool_is_explained_when_asked() {
         farm.report(&[&format!("m{number:02}")], &[("cpu", load), ("memory", load)]);
     }
     farm.eligible(60).await;
-    let (_, brief) = decision(&farm, "");
-    assert_eq!((&brief["chosen"], &brief["candidates_complete"]), (&json!(["m00"]), &json!(false)));
     let count = |decision: &Value| decision["candidates"].as_array().unwrap().len();
-    assert_eq!(count(&brief), 1);
-    assert_eq!(candidate(&brief, "m00")["rank"], 1);
     let exclude: Vec<_> = (0..50).map(|number| format!("m{number:02}")).collect();
     let (_, explained) = decision(&farm, &format!("explain=1&exclude={}", exclude.join(",")));
     assert_eq!((&explained["chosen"], count(&explained)), (&json!(["m50"]), 50));
@@ -583,6 +579,89 @@ async fn a_large_pool_is_explained_when_asked() {
     assert!(candidate(&explained, "m59").get("why_not").is_none());
     assert_eq!(candidate(&explained, "m11")["why_not"], "excluded by the request");
     assert_eq!(explained["candidates_complete"], false);
+    assert_eq!(
+        (&explained["candidates_shown"], &explained["order_age_ms"]),
+        (&json!(50), &json!(0))
+    );
+    farm.stop().await;
+}
+
+/// The machines of a decision's candidates.
+fn machines(decision: &Value) -> Vec<&str> {
+    let candidates = decision["candidates"].as_array().unwrap().iter();
+    candidates.map(|candidate| candidate["machine"].as_str().unwrap_or("gone")).collect()
+}
+
+/// A farm of 200 machines, two of each load, when decisions have an order of them.
+async fn two_hundred() -> Farm {
+    let mut farm = Farm::new("weighted", "least-loaded").await;
+    for number in 0..200_u32 {
+        let load = f64::from(number / 2) / 100.0;
+        farm.report(&[&format!("m{number:03}")], &[("cpu", load), ("memory", load)]);
+    }
+    farm.eligible(200).await;
+    let is_there = |farm: &Farm| {
+        let (_, decision) = decision(farm, &without(190));
+        machines(&decision).contains(&"m193").then_some(())
+    };
+    farm.until("an order of all", is_there).await;
+    farm
+}
+
+/// The query of a pick of none of the first ones.
+fn without(first: u32) -> String {
+    let exclude: Vec<_> = (0..first).map(|number| format!("m{number:03}")).collect();
+    format!("exclude={}", exclude.join(","))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_of_a_large_pool_shows_the_nearest_by_load() {
+    let farm = two_hundred().await;
+    outcomes(&farm, &json!({"target": "m101", "latency_us": 900, "ok": true}), 1);
+    fail(&farm, "", "m103", 5);
+    let (_, decision) = decision(&farm, &without(100));
+    assert_eq!((&decision["chosen"], &decision["targets"]), (&json!(["m100"]), &json!(200)));
+    assert_eq!(
+        (&decision["candidates_complete"], &decision["candidates_shown"]),
+        (&json!(false), &json!(9))
+    );
+    assert!(decision["order_age_ms"].is_u64(), "{decision}");
+    let mut seen = machines(&decision);
+    assert_eq!(seen[..2], ["m100", "m101"], "the chosen one, and its equal");
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 9);
+    assert!(seen[0] >= "m096" && seen[8] <= "m105", "{seen:?}");
+    let load = |machine| candidate(&decision, machine)["load"].as_f64().unwrap();
+    assert!((load("m100") - 0.5).abs() < 1e-9 && (load("m102") - 0.51).abs() < 1e-9, "{decision}");
+    assert_eq!(candidate(&decision, "m101")["latency_us"], 900);
+    assert_eq!(candidate(&decision, "m103")["why_not"], "ejected: consecutive_failures");
+    assert_eq!(candidate(&decision, "m098")["why_not"], "excluded by the request");
+    assert_eq!(decision["tied"], 2);
+    farm.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_neighbour_has_the_numbers_of_the_pick_and_is_gone_when_it_left() {
+    let mut farm = two_hundred().await;
+    farm.get(&format!("/v1/target?lease=30s&{}", without(100)));
+    let (_, before) = decision(&farm, &without(101));
+    assert_eq!(before["chosen"], json!(["m101"]));
+    let neighbour = candidate(&before, "m100").clone();
+    assert_eq!((&neighbour["picks"], &neighbour["load"]), (&json!(1), &json!(0.5)));
+    assert!(neighbour.get("gone").is_none() && neighbour.get("rank").is_none(), "{neighbour}");
+    let leaving = crate::support::report("m100", &[]);
+    farm.send(&Report { state: State::Leaving, ..leaving });
+    farm.eligible(199).await;
+    // Another one in its slot is not taken for it.
+    farm.report(&["stranger"], &[("cpu", 0.5), ("memory", 0.5)]);
+    farm.eligible(200).await;
+    let id = before["decision"].as_str().unwrap();
+    let after = farm.get(&format!("/v1/decisions/{id}"));
+    let candidates = after["candidates"].as_array().unwrap();
+    let gone: Vec<_> = candidates.iter().filter(|one| one["gone"] == true).collect();
+    assert_eq!((gone.len(), &gone[0]["machine"]), (1, &Value::Null));
+    assert_eq!((&gone[0]["picks"], &gone[0]["load"]), (&json!(1), &json!(0.5)));
     farm.stop().await;
 }
 

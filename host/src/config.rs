@@ -27,7 +27,7 @@ pub const WINDOW_MAX: i64 = 3_600;
 pub const EVERY_MIN: Duration = Duration::from_millis(10);
 /// Missed reports before a machine is gone, at most.
 pub const MISS_LIMIT_MAX: i64 = 1_000;
-/// Picks whose reasons are remembered, at most: each takes up to 3 KB.
+/// Picks whose reasons are remembered, at most: each takes up to 4 KB.
 pub const DECISIONS_MAX: i64 = 65_536;
 /// Failures in a row that may be asked for, at most.
 pub const FAILURES_MAX: i64 = 1_000_000;

@@ -197,7 +197,9 @@ impl Pools {
     /// A decision by its name, if it is one of the last ones.
     #[must_use]
     pub fn decision(&self, name: &str) -> Option<Decision> {
-        self.decisions.get(name)
+        let mut decision = self.decisions.get(name)?;
+        decision.pool.resolve(&mut decision.scene);
+        Some(decision)
     }
 
     /// The newest decisions first, so many at most, of this pool where one is named.

@@ -1,8 +1,11 @@
 //! `GET /v1/decisions`: why that target, as JSON.
 //!
 //! Everything is as it was at the moment of the pick, before the pick itself was counted. Numbers that
-//! are not known are `null`. Where `candidates_complete` is false the candidates are the chosen ones
-//! alone (with `explain=1`: and the nearest by load), and `tied` and `excluded` count among those.
+//! are not known are `null`. Where `candidates_complete` is false the candidates are the chosen ones and
+//! some of the nearest by load, so many as `candidates_shown` of all `targets`, and `tied` and `excluded`
+//! count among those. They were found in an order of the loads that was `order_age_ms` old: at most a
+//! second while picks go on, ten after a pause, 0 with `explain=1`; their numbers are of the moment. A
+//! machine that is `null` is `gone` from the pool since.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -103,12 +106,18 @@ struct Detail {
     /// Candidates that could be picked and had the load of the chosen one, itself included.
     tied: usize,
     candidates_complete: bool,
+    candidates_shown: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    order_age_ms: Option<u32>,
     candidates: Vec<Considered>,
 }
 
 #[derive(Serialize)]
 struct Considered {
-    machine: Arc<str>,
+    /// `None`: gone since, and its name with it.
+    machine: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    gone: bool,
     /// 1: the best; absent: not chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
     rank: Option<usize>,
@@ -132,8 +141,8 @@ impl Decision {
         let time = SystemTime::now() - Duration::from_millis(age_ms);
         let tally = scene.tally;
         let is_excluded = |candidate: &&Candidate| candidate.is_excluded;
-        let considered = |((slot, machine), candidate): (&(u32, Arc<str>), &Candidate)| {
-            let rank = scene.chosen.iter().position(|chosen| chosen == slot);
+        let considered = |(slot, machine, candidate): (u32, Option<&Arc<str>>, &Candidate)| {
+            let rank = scene.chosen.iter().position(|chosen| *chosen == slot);
             Considered::of(machine, candidate, rank)
         };
         Self {
@@ -166,6 +175,8 @@ impl Decision {
             detail: Some(Detail {
                 tied: scene.tied(),
                 candidates_complete: scene.is_complete(),
+                candidates_shown: scene.candidates.len(),
+                order_age_ms: scene.order_age_ms,
                 candidates: scene.named().map(considered).collect(),
             }),
         }
@@ -184,7 +195,7 @@ impl Decision {
 }
 
 impl Considered {
-    fn of(machine: &Arc<str>, candidate: &Candidate, rank: Option<usize>) -> Self {
+    fn of(machine: Option<&Arc<str>>, candidate: &Candidate, rank: Option<usize>) -> Self {
         let why_not = match candidate.why_not {
             Some(WhyNot::NotReady) => Some("not ready".to_owned()),
             Some(WhyNot::Ejected(why)) => Some(format!("ejected: {}", why.name())),
@@ -192,7 +203,8 @@ impl Considered {
             None => candidate.is_excluded.then(|| "excluded by the request".to_owned()),
         };
         Self {
-            machine: Arc::clone(machine),
+            machine: machine.cloned(),
+            gone: machine.is_none(),
             rank: rank.map(|rank| rank + 1),
             load: finite(candidate.load),
             weight: candidate.weight,

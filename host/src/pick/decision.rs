@@ -1,10 +1,12 @@
 //! Why that target: what was seen at the moment of each of the last picks.
 //!
 //! A pick copies the views of a pool of up to [`ROSTER_MAX`] targets, as the strategy was told them.
-//! Of a larger pool it keeps the chosen ones alone, because looking for the nearest ones costs O(n), and
-//! a mere sample of rows and names that no other pick needs costs cache misses: that is done for
-//! requests that ask to be explained. Memory is a ring of records, as long as configured, whose buffers
-//! are used again.
+//! Of a larger pool it keeps the chosen ones and [`NEIGHBOURS`] of the nearest by load, with their
+//! numbers of that moment: looking for the very nearest costs O(n), so they are found in the pool's
+//! ranking, which is made beside the picks and as old as `order_age_ms` says; their names, which no pick
+//! needs and would each cost a cache miss, are looked up when the record is read. A request that asks
+//! to be explained pays for the exact [`ROSTER_MAX`]. Memory is a ring of records, as long as
+//! configured, whose buffers are used again.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,6 +18,9 @@ use super::health::Why;
 use super::pool::Pool;
 use super::table::{ROSTER_MAX, Roster, Row, Table, Tally};
 use crate::policy::Generation;
+
+/// Targets of a large pool that are kept beside the chosen ones.
+pub const NEIGHBOURS: usize = 8;
 
 /// One pick as it was made.
 #[derive(Debug, Clone)]
@@ -62,8 +67,26 @@ pub struct Scene {
     pub chosen: Vec<u32>,
     /// All targets of the pool, or some with the chosen among them.
     pub candidates: Vec<Candidate>,
-    /// Slots and names of the candidates, in their order.
-    pub names: Roster,
+    /// Of a large pool: age of the order in which the nearest by load were found, 0: exact; `None`:
+    /// there was none yet, the chosen ones are alone.
+    pub order_age_ms: Option<u32>,
+    /// Slots and names of the candidates, in their order: of all, or else of some.
+    roster: Option<Roster>,
+    some: Vec<(u32, Who)>,
+}
+
+/// Who a candidate is.
+#[derive(Debug, Clone)]
+enum Who {
+    Named(Arc<str>),
+    /// To be looked up: the target's number on every host.
+    Identity(u64),
+}
+
+impl Who {
+    fn named(row: &Row) -> Self {
+        Self::Named(Arc::clone(&row.fresh.machine))
+    }
 }
 
 /// One target as it was; small, because a pick writes up to [`ROSTER_MAX`] of them.
@@ -132,9 +155,16 @@ impl Candidate {
 pub(super) struct Focus<'s> {
     pub(super) chosen: &'s [u32],
     pub(super) unwanted: &'s HashSet<u32>,
-    /// The nearest ones of a large pool, at O(n).
+    /// The very nearest ones of a large pool, at O(n).
     pub(super) explain: bool,
     pub(super) now_ms: u64,
+}
+
+impl Focus<'_> {
+    fn candidate(&self, slot: u32, row: &Row) -> Candidate {
+        let is_excluded = !self.unwanted.is_empty() && self.unwanted.contains(&slot);
+        Candidate::of(row, slot, self.now_ms, is_excluded)
+    }
 }
 
 /// The last decisions.
@@ -159,8 +189,7 @@ impl Decisions {
         let Some(place) = self.place(number) else { return (number, None) };
         let before = place.lock().take();
         let mut scene = before.map(|decision| decision.scene).unwrap_or_default();
-        scene.candidates.clear();
-        scene.chosen.clear();
+        scene.clear();
         (number, Some(scene))
     }
 
@@ -234,23 +263,28 @@ impl Scene {
         self.candidates.len() == self.tally.targets
     }
 
-    /// The candidates with their slots and names.
-    pub fn named(&self) -> impl Iterator<Item = (&(u32, Arc<str>), &Candidate)> {
-        self.names.iter().zip(&self.candidates)
+    /// The candidates with their slots and machines; those without a name are gone.
+    pub fn named(&self) -> impl Iterator<Item = (u32, Option<&Arc<str>>, &Candidate)> {
+        let all = self.roster.iter().flat_map(|roster| roster.iter());
+        let all = all.map(|(slot, machine)| (*slot, Some(machine)));
+        let some = self.some.iter().map(|(slot, who)| match who {
+            Who::Named(machine) => (*slot, Some(machine)),
+            Who::Identity(_) => (*slot, None),
+        });
+        all.chain(some).zip(&self.candidates).map(|((slot, machine), of)| (slot, machine, of))
     }
 
     /// A candidate's machine.
     #[must_use]
     pub fn name_of(&self, slot: u32) -> Option<Arc<str>> {
-        let named = self.names.iter().find(|(named, _)| *named == slot);
-        named.map(|(_, name)| Arc::clone(name))
+        self.named().find(|(named, ..)| *named == slot)?.1.cloned()
     }
 
     /// Candidates that may have been picked and had the load of the chosen one.
     #[must_use]
     pub fn tied(&self) -> usize {
-        let first = self.named().find(|((slot, _), _)| Some(slot) == self.chosen.first());
-        let Some((_, first)) = first else { return 0 };
+        let first = self.named().find(|(slot, ..)| Some(slot) == self.chosen.first());
+        let Some((_, _, first)) = first else { return 0 };
         let is_tied = |of: &&Candidate| {
             let could_be = of.why_not.is_none() && !of.is_excluded;
             could_be && of.load.to_bits() == first.load.to_bits()
@@ -264,23 +298,74 @@ impl Scene {
         self.is_panic = table.is_panic();
         self.version = table.version();
         self.chosen.extend_from_slice(focus.chosen);
-        self.names = table.roster().unwrap_or_else(|| some(table, focus));
-        self.candidates.reserve(self.names.len());
-        for (slot, _) in &*self.names {
-            let is_excluded = !focus.unwanted.is_empty() && focus.unwanted.contains(slot);
-            let candidate = |row| Candidate::of(row, *slot, focus.now_ms, is_excluded);
-            self.candidates.extend(table.get(*slot).map(candidate));
+        let Some(roster) = table.roster() else { return self.take_some(table, focus) };
+        self.candidates.reserve(roster.len());
+        for (slot, _) in &*roster {
+            self.candidates.extend(table.get(*slot).map(|row| focus.candidate(*slot, row)));
+        }
+        self.roster = Some(roster);
+    }
+
+    /// Of a large pool: the chosen ones and those nearest to them.
+    fn take_some(&mut self, table: &mut Table, focus: &Focus<'_>) {
+        for slot in focus.chosen {
+            self.add(*slot, table.get(*slot), focus, Who::named);
+        }
+        if focus.explain {
+            self.take_nearest(table, focus);
+        } else {
+            self.take_near(table, focus);
         }
     }
-}
 
-/// The chosen targets of a large pool, and the nearest ones where that is wanted.
-fn some(table: &Table, focus: &Focus<'_>) -> Roster {
-    let name = |slot: u32| Some((slot, Arc::clone(&table.get(slot)?.fresh.machine)));
-    let chosen = focus.chosen.iter().copied();
-    let others = if focus.explain { nearest(table, focus.chosen) } else { Vec::new() };
-    let others = others.into_iter().filter(|slot| !focus.chosen.contains(slot));
-    chosen.chain(others).filter_map(name).take(ROSTER_MAX).collect()
+    /// The very nearest, by a look at all of them.
+    fn take_nearest(&mut self, table: &Table, focus: &Focus<'_>) {
+        self.order_age_ms = Some(0);
+        let others = nearest(table, focus.chosen);
+        let others = others.into_iter().filter(|slot| !focus.chosen.contains(slot));
+        for slot in others.take(ROSTER_MAX.saturating_sub(focus.chosen.len())) {
+            self.add(slot, table.get(slot), focus, Who::named);
+        }
+    }
+
+    /// Those near by the last ranking.
+    fn take_near(&mut self, table: &mut Table, focus: &Focus<'_>) {
+        let load = self.candidates.first().map_or(f64::NAN, |chosen| chosen.load);
+        let Some((ranking, rows)) = table.ranking() else { return };
+        self.order_age_ms = Some(ranking.age_ms(focus.now_ms));
+        let row = |slot: u32| Some((slot, rows.get(slot as usize)?.as_ref()?));
+        let near = ranking.near(load).filter(|slot| !focus.chosen.contains(slot));
+        let near = near.take(2 * NEIGHBOURS).filter_map(row); // some may be gone
+        for (slot, row) in near.filter(|(_, row)| ranking.knows(row)).take(NEIGHBOURS) {
+            self.add(slot, Some(row), focus, |row| Who::Identity(row.fresh.identity));
+        }
+    }
+
+    fn add(&mut self, slot: u32, row: Option<&Row>, focus: &Focus<'_>, who: fn(&Row) -> Who) {
+        self.some.extend(row.map(|row| (slot, who(row))));
+        self.candidates.extend(row.map(|row| focus.candidate(slot, row)));
+    }
+
+    /// Names those that are still where they were.
+    pub(super) fn resolve(&mut self, table: &Table) {
+        for (slot, who) in &mut self.some {
+            if let Who::Identity(identity) = who
+                && let Some(row) = table.get(*slot)
+                && row.fresh.identity == *identity
+            {
+                *who = Who::Named(Arc::clone(&row.fresh.machine));
+            }
+        }
+    }
+
+    /// Forgets everything but its buffers.
+    fn clear(&mut self) {
+        self.chosen.clear();
+        self.candidates.clear();
+        self.some.clear();
+        self.roster = None;
+        self.order_age_ms = None;
+    }
 }
 
 /// The targets whose loads are nearest to the best chosen one's; those of unknown load last.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::Pools;
 use super::health::Outcome;
 use super::lease::{self, Lease};
+use super::pool::Pool;
 use super::table::PART_ROWS;
 
 /// Outcomes of one call at most.
@@ -113,8 +114,8 @@ impl Pools {
         self.leases.open()
     }
 
-    /// Does what time brings: leases, ejections and slow starts end, guests hear of outcomes. Whether
-    /// there was anything.
+    /// Does what time brings: leases, ejections and slow starts end, guests hear of outcomes, large
+    /// pools are ranked for decisions. Whether there was anything.
     pub(super) fn tend(&self, now_ms: u64) -> bool {
         loop {
             let ended = self.leases.expire(now_ms, PART_ROWS);
@@ -123,8 +124,9 @@ impl Pools {
             }
             self.take_off(ended);
         }
-        let changed = self.pools.iter().filter(|pool| pool.tend(now_ms)).count();
-        changed > 0
+        let ranks = self.decisions_max() > 0;
+        let tend = |pool: &&Arc<Pool>| pool.tend(now_ms) | (ranks && pool.rank(now_ms));
+        self.pools.iter().filter(tend).count() > 0
     }
 
     /// Takes ended leases off their targets' counts.

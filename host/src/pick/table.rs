@@ -1,12 +1,14 @@
 //! The targets of one pool by slot: what the strategy guest knows, for checking its answers and for
 //! choosing without it.
 //!
-//! A row's numbers beside its report are [`Usage`] and [`Health`]; [`care`] ejects and takes back.
+//! A row's numbers beside its report are [`Usage`] and [`Health`]; [`care`] ejects and takes back;
+//! [`ranking`] orders a large pool by load, for decisions.
 //! Invariants: a row is written before the guest hears of it and removed before the slot is given to
 //! another target; `version` grows with every change, so that a guest fed from a snapshot can be
 //! brought up to date. Pure: time comes in as milliseconds.
 
 mod care;
+mod ranking;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -110,6 +112,7 @@ pub(super) struct Table {
     parked: HashMap<Arc<str>, u32>,
     config: HealthConfig,
     care: care::Care,
+    rankings: ranking::Rankings,
 }
 
 impl Table {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Counts, Kind, Pool, Seat, tell};
+use crate::pick::decision::Scene;
 use crate::pick::health::Outcome;
 use crate::pick::table::{News, Noted, PART_ROWS};
 
@@ -57,6 +58,20 @@ impl Pool {
             self.tell(Noted::Soon, now_ms);
         }
         has_noted
+    }
+
+    /// Ranks a large pool's targets by load if decisions need it; whether they did.
+    pub(in crate::pick) fn rank(&self, now_ms: u64) -> bool {
+        let Some(mut ranking) = self.table.lock().start_ranking(now_ms) else { return false };
+        while self.table.lock().rank_part(&mut ranking) {}
+        ranking.sort();
+        self.table.lock().finish_ranking(ranking);
+        true
+    }
+
+    /// Names the targets of a scene that are still there.
+    pub(in crate::pick) fn resolve(&self, scene: &mut Scene) {
+        scene.resolve(&self.table.lock());
     }
 
     /// Tells the guest what is noted, a part at a time: picks go on in between.
