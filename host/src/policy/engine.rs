@@ -39,7 +39,7 @@ impl Default for Limits {
             pick: Duration::from_millis(10),
             batch: Duration::from_millis(50),
             configure: Duration::from_secs(1),
-            memory_bytes: 64 << 20,
+            memory_bytes: 128 << 20,
             file_bytes: 16 << 20,
             state_bytes: 1 << 20,
             compile_last: true,

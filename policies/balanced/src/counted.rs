@@ -28,6 +28,10 @@ const FASTEST: f64 = 50.0;
 const UNSEEN_SHARE: f64 = 0.5;
 /// Most that completions are taken to scatter, over what requests that are alike would.
 const SCATTER_MAX: f64 = 100.0;
+/// Most requests that one pick is taken to stand for.
+const HOSTS_MAX: f64 = 64.0;
+/// Rates that are saved at most: what the host takes as a state.
+const SAVED_MAX: usize = 100_000;
 /// While no rate is known: so low that nothing drains, and requests alone decide.
 const NO_RATE: f64 = 1e-9;
 
@@ -39,10 +43,9 @@ pub(crate) struct Pace {
     /// Until then: requests completed, and the time of that.
     completed: f64,
     observed_ms: f64,
-    /// Means of all targets, a millisecond: requests accepted, own picks.
+    /// Means of a report: requests accepted, picks known.
     accepted: f64,
-    own: f64,
-    period_ms: f64,
+    picks: f64,
     targets: f64,
     /// Squared deviation of a queue from the expected one, over the completions in between.
     scatter: f64,
@@ -68,17 +71,26 @@ pub(crate) struct Counted {
 }
 
 impl Pace {
-    /// All picks over own picks, at least 1: how many requests an own pick stands for.
-    fn all_over_own(&self) -> f64 {
-        let learned = if self.own > 0.0 { self.accepted / self.own } else { 1.0 };
-        let told = if self.accepted > 0.0 { 1.0 } else { self.hosts };
-        learned.max(told).max(1.0)
+    /// How many requests a pick stands for: all that targets accepted over the picks known, or the
+    /// hosts that choose, where nothing is accepted yet.
+    fn all_over_known(&self) -> f64 {
+        if self.accepted <= 0.0 {
+            return self.hosts.max(1.0);
+        }
+        let ratio = if self.picks > 0.0 { self.accepted / self.picks } else { 1.0 };
+        ratio.clamp(1.0, HOSTS_MAX)
     }
 
-    /// Picks of others that no report shows yet, on average, as far as they are reckoned with.
+    /// Picks of others that no report shows yet, on average, as far as they are reckoned with: half of
+    /// those in a report period.
     pub(crate) fn unseen_picks(&self) -> f64 {
-        let others = (self.accepted - self.own).max(0.0) * self.targets;
-        UNSEEN_SHARE * others * self.period_ms / 2.0
+        let others = (self.accepted - self.picks).max(0.0) * self.targets;
+        UNSEEN_SHARE * others / 2.0
+    }
+
+    /// Whether it is known how fast targets are.
+    pub(crate) fn is_known(&self) -> bool {
+        self.rate > 0.0
     }
 
     pub(crate) fn rate_or_none(&self) -> f64 {
@@ -86,22 +98,13 @@ impl Pace {
     }
 
     /// One more report.
-    fn learn(&mut self, accepted: f64, completed: f64, heard: &Heard, targets: usize) {
-        self.targets = targets as f64;
-        let elapsed_ms = heard.elapsed_ms;
-        let follow = |mean: &mut f64, value: f64| {
-            *mean += (value - *mean) / (MEMORY_REPORTS * targets as f64);
-        };
-        follow(&mut self.accepted, accepted / elapsed_ms);
-        follow(&mut self.own, heard.own / elapsed_ms);
-        if self.period_ms > 0.0 {
-            follow(&mut self.period_ms, elapsed_ms);
-        } else {
-            self.period_ms = elapsed_ms;
-        }
+    fn learn(&mut self, accepted: f64, completed: f64, heard: &Heard) {
+        let memory = MEMORY_REPORTS * self.targets;
+        self.accepted += (accepted - self.accepted) / memory;
+        self.picks += (heard.picks - self.picks) / memory;
         if self.rate <= 0.0 {
             self.completed += completed;
-            self.observed_ms += elapsed_ms;
+            self.observed_ms += heard.elapsed_ms;
             if self.completed > FIRST_COMPLETED * (self.targets + 4.0) {
                 self.rate = self.completed / self.observed_ms / FIRST_UTILISATION;
             }
@@ -111,10 +114,10 @@ impl Pace {
     /// What the next generation starts from: the pool's rate, then slot and rate of each target.
     pub(crate) fn save<'k>(&self, known: impl Iterator<Item = (Slot, &'k Counted)>) -> Vec<u8> {
         let mut state = vec![FORMAT];
-        for number in [self.rate, self.accepted, self.own, self.period_ms, self.targets] {
+        for number in [self.rate, self.accepted, self.picks] {
             state.extend(number.to_le_bytes());
         }
-        for (slot, counted) in known.filter(|(_, counted)| counted.rate > 0.0) {
+        for (slot, counted) in known.filter(|(_, counted)| counted.rate > 0.0).take(SAVED_MAX) {
             state.extend(slot.0.to_le_bytes());
             #[expect(clippy::cast_possible_truncation, reason = "a rate needs no more digits")]
             state.extend((counted.rate as f32).to_le_bytes());
@@ -124,12 +127,11 @@ impl Pace {
 
     /// What a generation of this policy saved; `None`: something else.
     pub(crate) fn restore(state: &[u8]) -> Option<(Self, Vec<(Slot, f64)>)> {
-        let (head, rest) = state.strip_prefix(&[FORMAT])?.split_at_checked(40)?;
+        let (head, rest) = state.strip_prefix(&[FORMAT])?.split_at_checked(24)?;
         let (numbers, _) = head.as_chunks::<8>();
-        let [rate, accepted, own, period_ms, targets] =
-            <[_; 5]>::try_from(numbers).ok()?.map(f64::from_le_bytes);
+        let [rate, accepted, picks] = <[_; 3]>::try_from(numbers).ok()?.map(f64::from_le_bytes);
         let is_good = |number: f64| number.is_finite() && number >= 0.0;
-        if ![rate, accepted, own, period_ms, targets].into_iter().all(is_good) {
+        if ![rate, accepted, picks].into_iter().all(is_good) {
             return None;
         }
         let (pairs, left) = rest.as_chunks::<8>();
@@ -140,7 +142,7 @@ impl Pace {
                 .then(|| Some((Slot(u32::from_le_bytes(slot?)), rate)))?
         };
         let rates = pairs.iter().map(pair).collect::<Option<Vec<_>>>()?;
-        let pace = Self { rate, accepted, own, period_ms, targets, ..Self::default() };
+        let pace = Self { rate, accepted, picks, ..Self::default() };
         left.is_empty().then_some((pace, rates))
     }
 }
@@ -149,24 +151,23 @@ impl Pace {
 const FORMAT: u8 = 1;
 
 impl Counted {
-    /// A report: the queue is what it says, with own picks since on top.
+    /// A report; learned from if it `learns` something about the time since the last one.
     pub(crate) fn hear(
         &mut self,
         heard: &Heard,
-        reports_counts: bool,
+        learns: bool,
         pace: &mut Pace,
         targets: usize,
         hosts: u32,
     ) {
-        pace.hosts = f64::from(hosts);
+        (pace.targets, pace.hosts) = (targets as f64, f64::from(hosts));
         let target = &heard.target;
         // A counter that falls: the target has started anew.
         let grown = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now) as f64;
         let accepted = grown(target.accepted, self.accepted);
-        let completed = grown(target.completed, self.completed);
         let inside = f64::from(target.in_flight);
-        if heard.elapsed_ms > 0.0 && reports_counts {
-            pace.learn(accepted, completed, heard, targets);
+        if learns {
+            pace.learn(accepted, grown(target.completed, self.completed), heard);
             if self.rate > 0.0 {
                 self.learn(accepted, inside, heard, pace);
             }
@@ -177,13 +178,19 @@ impl Counted {
         }
         self.inside = inside;
         (self.accepted, self.completed) = (target.accepted, target.completed);
-        if reports_counts {
-            let request_ms = 1.0 / self.rate(pace);
-            let picks = f64::from(target.picks) * pace.all_over_own();
-            self.free_ms = heard.captured_ms + (inside + picks) * request_ms;
-            if picks > 0.0 {
-                self.free_ms = self.free_ms.max(self.picked_ms + request_ms);
-            }
+    }
+
+    /// The queue is what the report of that time says, with the picks since on top.
+    pub(crate) fn queue(&mut self, captured_ms: f64, picks: f64, pace: &Pace) {
+        let request_ms = 1.0 / self.rate(pace);
+        let requests = self.inside + picks * pace.all_over_known();
+        // Who was free before stays free for as long, or all that report together would be alike.
+        let is_idle = requests <= 0.0 && self.free_ms < captured_ms;
+        if !is_idle {
+            self.free_ms = captured_ms + requests * request_ms;
+        }
+        if picks > 0.0 {
+            self.free_ms = self.free_ms.max(self.picked_ms + request_ms);
         }
     }
 
@@ -225,21 +232,24 @@ impl Counted {
         pace.rate += (self.rate - pace.rate) / (4.0 * pace.targets);
     }
 
-    /// A rate that the last generation had learned.
-    pub(crate) fn relearn(&mut self, rate: f64, pace: &Pace) {
-        let inside = (self.free_ms * self.rate(pace)).max(0.0);
-        self.free_ms = inside / rate;
+    /// A rate that the last generation had learned; the queue is to be set anew.
+    pub(crate) fn relearn(&mut self, rate: f64) {
         self.rate = rate;
         self.doubt = LEAST_DOUBT.sqrt() * rate * rate;
     }
 
     /// So many picks more, or less, than was thought.
-    pub(crate) fn correct(&mut self, picks: f64, pace: &Pace) {
-        self.free_ms += picks * pace.all_over_own() / self.rate(pace);
+    pub(crate) fn add(&mut self, picks: f64, pace: &Pace) {
+        self.free_ms += picks * pace.all_over_known() / self.rate(pace);
+    }
+
+    /// The last pick was made at this very time.
+    pub(crate) fn was_picked_at(&self, now_ms: f64) -> bool {
+        self.picked_ms.total_cmp(&now_ms).is_eq()
     }
 
     pub(crate) fn pick(&mut self, now_ms: f64, price: f64, pace: &Pace) {
-        let request_ms = price * pace.all_over_own() / self.rate(pace);
+        let request_ms = price * pace.all_over_known() / self.rate(pace);
         self.free_ms = self.free_ms.max(now_ms) + request_ms;
         self.picked_ms = now_ms;
     }

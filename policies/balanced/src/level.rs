@@ -34,19 +34,21 @@ impl Level {
     }
 
     /// A target drawn by how far it is below the level at which `picks` more requests fit in.
+    /// `slots` is above all slots of the pool's `targets`;
     /// `backlog` tells when a target is free and how many requests it takes a millisecond.
     pub(crate) fn draw(
         &mut self,
         now_ms: f64,
         picks: f64,
-        slots: usize,
+        (targets, slots): (usize, usize),
         random: u64,
         backlog: impl Fn(Slot) -> Option<(f64, f64)>,
     ) -> Option<Slot> {
-        if self.below.is_empty() || self.changes > slots / CHANGED_SHARE {
+        let is_old = self.changes > targets / CHANGED_SHARE || now_ms >= self.level_ms;
+        if self.below.is_empty() || is_old {
             self.find(now_ms, picks, slots, &backlog);
         }
-        let mut random = random;
+        let (mut random, mut last) = (random, None);
         for _ in 0..TRIES {
             random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
             let place = scale(random >> 32, self.below.len())?;
@@ -57,8 +59,11 @@ impl Level {
             if share * self.deepest < room {
                 return Some(slot);
             }
+            if room > 0.0 {
+                last = Some(slot);
+            }
         }
-        None
+        last
     }
 
     /// The level: the sum of rate × (level - free) over all targets below it is `picks`. Newton's

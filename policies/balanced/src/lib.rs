@@ -56,9 +56,11 @@ struct Known {
     reports_counts: bool,
     /// Of the last report, on the host's clock.
     captured_ms: f64,
-    /// Own picks so far, and before that capture.
-    own: u64,
-    own_before: u64,
+    /// Picks so far, own ones and those that other hosts told of, and before that capture.
+    picks: u64,
+    picks_before: u64,
+    /// Since that capture, as the host counts them: without leases that have ended.
+    since: u32,
     /// What a request costs here over what it costs where all is well.
     price: f64,
     counted: Counted,
@@ -69,11 +71,10 @@ struct Known {
 #[derive(Debug, Clone, Copy)]
 struct Heard {
     target: Target,
-    captured_ms: f64,
     /// Since the last report.
     elapsed_ms: f64,
-    /// Own picks in that time.
-    own: f64,
+    /// Picks in that time.
+    picks: f64,
 }
 
 impl Strategy for Balanced {
@@ -108,7 +109,7 @@ impl Strategy for Balanced {
         } else {
             self.best(request)?
         };
-        self.count(slot, request);
+        self.count(slot, request, !fleet.is_limited());
         Some(slot)
     }
 
@@ -117,15 +118,15 @@ impl Strategy for Balanced {
     }
 
     fn restore(&mut self, state: &[u8]) -> bool {
-        let Some(learned) = Pace::restore(state) else { return state.is_empty() };
-        let (pace, rates) = learned;
+        let Some((pace, rates)) = Pace::restore(state) else { return state.is_empty() };
         self.pace = pace;
         for (slot, rate) in rates {
             if let Some(known) = self.known.get_mut(slot) {
-                known.counted.relearn(rate, &self.pace);
+                known.counted.relearn(rate);
             }
         }
-        self.place_all();
+        self.choose_by();
+        self.start_anew();
         true
     }
 }
@@ -136,34 +137,19 @@ impl Balanced {
         let slot = target.slot;
         let is_new = self.known.get(slot).is_none();
         let mut known = self.known.get(slot).copied().unwrap_or_default();
-        let counts = target.accepted > 0 || target.completed > 0 || target.in_flight > 0;
-        self.targets += usize::from(is_new);
-        self.counting += usize::from(counts && !known.reports_counts);
-        known.reports_counts |= counts;
-        known.price = target.failure_price() * target.weight / target.capacity();
         let captured_ms = now_ms as f64 - f64::from(target.age_ms);
+        let price = target.failure_price() * target.weight / target.capacity();
+        if !is_new {
+            known.turn.cost(price / known.price, &self.turns);
+        }
+        known.price = price;
         let returns = target.eligible && !known.is_eligible;
         known.is_eligible = target.eligible;
-        // Leases change what is inside without a report.
+        self.targets += usize::from(is_new);
         if is_new || captured_ms > known.captured_ms || !known.counted.is_same(target) {
-            let own_before = known.own.saturating_sub(u64::from(target.picks));
-            let heard = Heard {
-                target: *target,
-                captured_ms,
-                elapsed_ms: if is_new { 0.0 } else { (captured_ms - known.captured_ms).max(0.0) },
-                own: own_before.saturating_sub(known.own_before) as f64,
-            };
-            known.counted.hear(&heard, known.reports_counts, &mut self.pace, self.targets, hosts);
-            known.turn.hear(&heard, &mut self.turns, self.targets);
-            known.captured_ms = captured_ms.max(known.captured_ms);
-            known.own_before = own_before;
-            known.own = own_before + u64::from(target.picks);
+            self.hear_report(target, captured_ms, &mut known, is_new, hosts);
         } else {
-            // The same report again: only the host's count of picks may be another, when one was not
-            // handed out or other hosts have told of theirs.
-            let counted = known.own - known.own_before;
-            known.own = known.own_before + u64::from(target.picks);
-            known.counted.correct(f64::from(target.picks) - counted as f64, &self.pace);
+            self.hear_picks(target, now_ms as f64, &mut known);
         }
         if is_new || returns {
             known.turn.join(&self.turns);
@@ -177,12 +163,77 @@ impl Balanced {
         }
     }
 
-    /// Goes by counts when most targets report them.
+    fn hear_report(
+        &mut self,
+        target: &Target,
+        captured_ms: f64,
+        known: &mut Known,
+        is_new: bool,
+        hosts: u32,
+    ) {
+        let elapsed_ms = (captured_ms - known.captured_ms).max(0.0);
+        let picks_before = known.picks.saturating_sub(u64::from(target.picks));
+        let heard = Heard {
+            target: *target,
+            elapsed_ms: if is_new { 0.0 } else { elapsed_ms },
+            picks: picks_before.saturating_sub(known.picks_before) as f64,
+        };
+        let counted_before = known.reports_counts;
+        known.reports_counts |= target.accepted > 0 || target.completed > 0;
+        self.counting += usize::from(known.reports_counts && !counted_before);
+        // A first report of totals since some start says nothing about the time since the last one.
+        let learns = counted_before && heard.elapsed_ms > 0.0;
+        known.counted.hear(&heard, learns, &mut self.pace, self.targets, hosts);
+        known.turn.hear(&heard, &mut self.turns, self.targets);
+        known.captured_ms = captured_ms.max(known.captured_ms);
+        known.picks_before = picks_before;
+        known.picks = picks_before + u64::from(target.picks);
+        known.since = target.picks;
+        if known.reports_counts {
+            let picks = f64::from(target.picks);
+            known.counted.queue(known.captured_ms, picks, &self.pace);
+        }
+    }
+
+    /// The same report again: only the host's count of picks may be another. More: other hosts have
+    /// told of theirs. Fewer: the last pick was not handed out, or a lease has ended, and then it was
+    /// a pick all the same and time drains it.
+    fn hear_picks(&mut self, target: &Target, now_ms: f64, known: &mut Known) {
+        let (more, fewer) =
+            (target.picks.saturating_sub(known.since), known.since.saturating_sub(target.picks));
+        known.since = target.picks;
+        known.picks += u64::from(more);
+        known.counted.add(f64::from(more) * known.price, &self.pace);
+        if fewer > 0 && known.counted.was_picked_at(now_ms) {
+            known.picks = known.picks.saturating_sub(u64::from(fewer));
+            known.counted.add(-f64::from(fewer) * known.price, &self.pace);
+        }
+    }
+
+    /// Goes by counts when most targets report them and one knows how fast targets are.
     fn choose_by(&mut self) {
         let most = if self.by_counts { self.counting * 4 } else { self.counting * 2 };
-        if self.by_counts != (most > self.targets) {
-            self.by_counts = !self.by_counts;
-            self.place_all();
+        let by_counts = most > self.targets && self.pace.is_known();
+        if self.by_counts != by_counts {
+            self.by_counts = by_counts;
+            self.start_anew();
+        }
+    }
+
+    /// Places every target by what is known of it, as if it had come now.
+    fn start_anew(&mut self) {
+        self.turn = Tournament::default();
+        self.queues = Queues::default();
+        self.level.clear();
+        let slots: Vec<_> = self.known.iter().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            let Some(known) = self.known.get_mut(slot) else { continue };
+            known.counted.queue(known.captured_ms, f64::from(known.since), &self.pace);
+            known.turn.join(&self.turns);
+            let known = *known;
+            if known.is_eligible {
+                self.place(slot, &known);
+            }
         }
     }
 
@@ -193,15 +244,6 @@ impl Balanced {
         } else {
             self.turn.refresh(slot, known.turn.next());
         }
-    }
-
-    fn place_all(&mut self) {
-        self.turn = Tournament::default();
-        self.queues = Queues::default();
-        self.level.clear();
-        let eligible = self.known.iter().filter(|(_, known)| known.is_eligible);
-        let eligible: Vec<_> = eligible.map(|(slot, known)| (slot, *known)).collect();
-        eligible.iter().for_each(|(slot, known)| self.place(*slot, known));
     }
 
     /// The lowest is chosen.
@@ -224,8 +266,8 @@ impl Balanced {
                 let known = self.known.get(slot).filter(|known| known.is_eligible)?;
                 Some(known.counted.backlog(known.price, &self.pace))
             };
-            let slots = self.known.end();
-            let drawn = self.level.draw(now_ms, 1.0 + unseen, slots, request.random, backlog);
+            let pool = (self.targets, self.known.end());
+            let drawn = self.level.draw(now_ms, 1.0 + unseen, pool, request.random, backlog);
             if drawn.is_some() {
                 return drawn;
             }
@@ -233,12 +275,17 @@ impl Balanced {
         self.queues.first(now_ms)
     }
 
-    /// The pick is one more request for the target.
-    fn count(&mut self, slot: Slot, request: &Request) {
+    /// The pick is one more request for the target, and its turn unless it is asked for as the next
+    /// best: that one is not used.
+    fn count(&mut self, slot: Slot, request: &Request, takes_turn: bool) {
         let Some(mut known) = self.known.get(slot).copied() else { return };
-        known.own += 1;
-        known.counted.pick(request.now_ms as f64, known.price, &self.pace);
-        known.turn.pick(known.price, &mut self.turns);
+        known.picks += 1;
+        known.since = known.since.saturating_add(1);
+        if self.by_counts {
+            known.counted.pick(request.now_ms as f64, known.price, &self.pace);
+        } else if takes_turn {
+            known.turn.pick(known.price, &mut self.turns);
+        }
         self.known.set(slot, known);
         self.place(slot, &known);
         self.level.spoil(1);

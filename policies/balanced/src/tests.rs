@@ -150,3 +150,84 @@ fn what_was_learned_is_carried_over_and_nothing_else_is_accepted() {
         assert!(!fresh.restore(bad), "{} bytes", bad.len());
     }
 }
+
+#[test]
+fn one_failure_costs_a_turn_and_not_ten_thousand() {
+    let mut host = StrategyHost::<Balanced>::with_loads(&[0.5; 4]);
+    host.change(0, |target| target.error_rate = 1.0);
+    host.shares(100);
+    host.change(0, |target| target.error_rate = 0.0);
+    assert_eq!(host.shares(400), [100; 4]);
+}
+
+#[test]
+fn leases_alone_do_not_hide_the_loads() {
+    let mut host = StrategyHost::<Balanced>::with_loads(&[0.5; 2]);
+    host.change(0, |target| target.weight = 3.0);
+    (0..2).for_each(|slot| host.change(slot, |target| target.in_flight = 5));
+    assert_eq!(host.shares(400), [300, 100], "by weight");
+}
+
+#[test]
+fn the_next_best_is_not_its_turn() {
+    let mut host = StrategyHost::<Balanced>::with_loads(&[0.5; 2]);
+    let mut firsts = [0; 2];
+    for _ in 0..100 {
+        let first = host.pick().expect("two targets");
+        firsts[first.index()] += 1;
+        let other = 1 - first.0;
+        assert_eq!(host.pick_among(&[other]), Some(Slot(other)));
+        host.change(other, |target| target.picks = 0); // it was not used
+    }
+    assert_eq!(firsts, [50, 50]);
+}
+
+#[test]
+fn a_target_without_counts_is_served_among_counting_ones() {
+    let mut host = StrategyHost::<Balanced>::with_loads(&[0.0; 3]);
+    let mut done = [0_u64; 2];
+    let mut silent = 0;
+    for second in 1..=100 {
+        let shares = host.shares(30);
+        host.now_ms = second * 1_000;
+        for slot in [0, 1] {
+            done[slot as usize] += shares[slot as usize] as u64;
+            report(&mut host, slot, 0, done[slot as usize]);
+        }
+        host.change(2, |target| target.picks = 0);
+        silent += if second > 50 { shares[2] } else { 0 };
+    }
+    assert!((350..650).contains(&silent), "a third of 1500: {silent}");
+}
+
+#[test]
+fn a_lease_that_ends_is_not_taken_for_another_host() {
+    let mut host = counting(3);
+    let mut done = [600; 3];
+    for second in 61..=120_u64 {
+        let shares = host.shares(30);
+        host.now_ms = second * 1_000 - 500;
+        // The host no longer counts picks whose lease has ended.
+        (0..3).for_each(|slot| host.change(slot, |target| target.picks = 0));
+        host.now_ms = second * 1_000;
+        for slot in 0..3 {
+            assert!(shares[slot as usize].abs_diff(10) <= 1, "alone, nearly in turn: {shares:?}");
+            done[slot as usize] += shares[slot as usize] as u64;
+            report(&mut host, slot, 0, done[slot as usize]);
+        }
+    }
+}
+
+#[test]
+fn idle_loads_train_nothing() {
+    let mut host = StrategyHost::<Balanced>::with_loads(&[0.5; 4]);
+    host.shares(40);
+    for second in 1..=1_000 {
+        host.now_ms = second * 1_000;
+        for slot in 0..4 {
+            host.change(slot, |target| target.load = if slot == 0 { 0.01 } else { 0.03 });
+        }
+    }
+    let shares = host.shares(40);
+    assert!(shares.iter().all(|share| (8..=13).contains(share)), "{shares:?}");
+}

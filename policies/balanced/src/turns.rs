@@ -13,6 +13,8 @@ const MOVE_MAX: f64 = 1.0;
 const GAIN: (f64, f64) = (0.5, 4.0);
 /// How fast weights follow: of a load's distance from the mean, a report.
 const WEIGHT_GAIN: f64 = 0.05;
+/// Weights are kept within this and its reciprocal.
+const WEIGHT_MIN: f64 = 1e-100;
 const WEIGHT_RANGE: (f64, f64) = (0.02, 50.0);
 
 /// What the pool has learned.
@@ -33,11 +35,13 @@ pub(crate) struct Turn {
     weight: f64,
     /// What its weight is multiplied by until its load is the mean.
     corrected: f64,
+    /// The turn that was picked last when it reported last.
+    seen: f64,
 }
 
 impl Default for Turn {
     fn default() -> Self {
-        Self { next: 0.0, weight: 1.0, corrected: 1.0 }
+        Self { next: 0.0, weight: 1.0, corrected: 1.0, seen: -1.0 }
     }
 }
 
@@ -45,6 +49,13 @@ impl Turn {
     /// A target joins or returns: its turn comes now, and what it missed is not made good.
     pub(crate) fn join(&mut self, turns: &Turns) {
         self.next = turns.now + 1.0 / self.share();
+    }
+
+    /// A pick costs so many times what it did: so does what is still to wait.
+    pub(crate) fn cost(&mut self, times: f64, turns: &Turns) {
+        if self.next > turns.now {
+            self.next = turns.now + (self.next - turns.now) * times;
+        }
     }
 
     pub(crate) fn next(&self) -> f64 {
@@ -57,15 +68,22 @@ impl Turn {
     }
 
     pub(crate) fn hear(&mut self, heard: &Heard, turns: &mut Turns, targets: usize) {
-        self.weight = heard.target.weight.clamp(1e-6, 1e6);
+        let weight = heard.target.weight.clamp(WEIGHT_MIN, 1.0 / WEIGHT_MIN);
+        self.cost(self.weight / weight, turns);
+        self.weight = weight;
         let load = heard.target.load;
         if load.is_nan() || heard.elapsed_ms <= 0.0 {
+            return;
+        }
+        // Nobody was picked since: no load is the doing of a pick, and none can make it good.
+        let was_seen = std::mem::replace(&mut self.seen, turns.now);
+        if was_seen.total_cmp(&turns.now).is_eq() {
             return;
         }
         turns.heard += 1.0;
         let memory = (MEMORY_REPORTS * targets as f64).min(turns.heard);
         turns.load += (load - turns.load) / memory;
-        turns.picks += (heard.own - turns.picks) / memory;
+        turns.picks += (heard.picks - turns.picks) / memory;
         if turns.load <= 0.0 || turns.picks <= 0.0 {
             return;
         }
