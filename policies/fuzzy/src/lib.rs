@@ -8,7 +8,9 @@
 //! any effect: it does not herd as `least-loaded` does, and does not thrash. Use it where loads are
 //! noisy or coarse. In a small farm a bigger difference is tolerated than in a large one.
 //!
-//! An unknown load counts as the average, so that it is light. Weights do not count.
+//! An unknown load counts as the average, so that it is light. Weights do not count. Only the first
+//! choice for a request takes a turn: a request that excludes the target whose turn it is uses that turn
+//! up, and whoever answers it keeps its own.
 //!
 //! Settings: `threshold` (in units of load, 0 to 1e9; default 1: with a load of 0 to 1, two targets
 //! tolerate a difference to the average of 0.5, ten of 0.1). The place in the round is carried over
@@ -69,7 +71,9 @@ impl Strategy for Fuzzy {
         let light = round.find(|target| target.load.is_nan() || target.load <= limit);
         // Rounding may put the average of equal loads just below them, and then nobody is light.
         let next = light.unwrap_or(first).slot;
-        self.last = Some(next);
+        if !fleet.is_limited() {
+            self.last = Some(next);
+        }
         Some(next)
     }
 
@@ -192,10 +196,23 @@ mod tests {
         for load in [0.1, 0.8, 0.9, 0.7] {
             host.add(load);
         }
-        let picks: Vec<_> = (0..4).filter_map(|_| host.pick_among(&[1, 2, 3])).collect();
-        assert_eq!(picks, [1, 3, 1, 3].map(Slot));
+        assert_eq!(host.pick_among(&[2, 3]), Some(Slot(3)));
+        assert_eq!(host.pick_among(&[1, 2]), Some(Slot(1)));
         assert_eq!(host.pick_among(&[2]), Some(Slot(2)));
         assert_eq!(host.pick_among(&[8]), None);
+    }
+
+    #[test]
+    fn second_choice_takes_no_turn() {
+        let mut host = StrategyHost::<Fuzzy>::with_loads(&[0.0; 2]);
+        let mut firsts = Vec::new();
+        for _ in 0..8 {
+            let first = host.pick().expect("two are eligible");
+            let rest = [1 - first.0];
+            assert_eq!(host.pick_among(&rest), Some(Slot(rest[0])));
+            firsts.push(first);
+        }
+        assert!(firsts.windows(2).all(|pair| pair[0] != pair[1]), "{firsts:?}");
     }
 
     #[test]

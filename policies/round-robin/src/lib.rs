@@ -1,8 +1,10 @@
 //! `round-robin`: each eligible target in turn, whatever its load.
 //!
 //! Use it when targets and requests are alike: it needs no loads at all and spreads more evenly
-//! than `random`. The place in the round is carried over a reload. No settings. Cost O(1) a pick
-//! where most targets are eligible, O(n) at worst.
+//! than `random`. Only the first choice for a request takes a turn: the second best of one is the best of
+//! the next. So a request that excludes the target whose turn it is uses that turn up, and whoever
+//! answers it keeps its own. The place in the round is carried over a reload. No settings. Cost O(1) a
+//! pick where most targets are eligible, O(n) at worst.
 
 use loadline_sdk::prelude::*;
 
@@ -15,7 +17,9 @@ pub struct RoundRobin {
 impl Strategy for RoundRobin {
     fn pick(&mut self, fleet: &Fleet, _request: &Request) -> Option<Slot> {
         let next = fleet.eligible().after(self.last)?.slot;
-        self.last = Some(next);
+        if !fleet.is_limited() {
+            self.last = Some(next);
+        }
         Some(next)
     }
 
@@ -58,6 +62,19 @@ mod tests {
         assert_eq!(picks(&mut host, 2), [0, 1]);
         assert_eq!(host.reload("{}"), Ok(true));
         assert_eq!(picks(&mut host, 2), [2, 0]);
+    }
+
+    #[test]
+    fn second_choice_takes_no_turn() {
+        let mut host = StrategyHost::<RoundRobin>::with_loads(&[0.0; 2]);
+        let mut firsts = Vec::new();
+        for _ in 0..8 {
+            let first = host.pick().expect("two are eligible");
+            let rest = [1 - first.0];
+            assert_eq!(host.pick_among(&rest), Some(Slot(rest[0])));
+            firsts.push(first);
+        }
+        assert!(firsts.windows(2).all(|pair| pair[0] != pair[1]), "{firsts:?}");
     }
 
     #[test]

@@ -8,6 +8,10 @@
 //! neither catch up on the past nor come in a bunch; a changed weight keeps what share of its stride
 //! a target has still to wait. Where each is in its stride is carried over a reload.
 //!
+//! Only the first choice for a request takes a turn: the second best of one is the best of the next. So
+//! a request that excludes the target whose turn it is uses that turn up, and whoever answers it keeps
+//! its own.
+//!
 //! No settings; loads do not count. Cost O(log n) a pick, O(n) among candidates.
 
 use loadline_sdk::index::{PerSlot, Tournament};
@@ -50,9 +54,7 @@ impl Strategy for SmoothWeighted {
         if fleet.is_limited() {
             let due = |slot: &Slot| self.due.get(*slot).unwrap_or(f64::INFINITY);
             let slots = fleet.eligible().iter().map(|candidate| candidate.slot);
-            let slot = slots.min_by(|a, b| due(a).total_cmp(&due(b)))?;
-            self.due.set(slot, due(&slot) + self.stride(slot));
-            return Some(slot);
+            return slots.min_by(|a, b| due(a).total_cmp(&due(b)));
         }
         let (slot, due) = self.due.min()?;
         let stride = self.stride(slot);
@@ -215,13 +217,25 @@ mod tests {
     }
 
     #[test]
-    fn choice_among_candidates_counts_as_a_turn() {
+    fn choice_among_candidates_takes_no_turn() {
         let mut host = farm(&[1.0, 1.0, 1.0]);
         for _ in 0..10 {
             assert_eq!(host.pick_among(&[1]), Some(Slot(1)));
         }
-        let shares = host.shares(32);
-        assert!(shares[0].abs_diff(14) <= 1 && shares[1].abs_diff(4) <= 1, "{shares:?}");
+        assert_eq!(host.shares(33), [11; 3]);
+    }
+
+    #[test]
+    fn second_choice_takes_no_turn() {
+        let mut host = StrategyHost::<SmoothWeighted>::with_loads(&[0.0; 2]);
+        let mut firsts = Vec::new();
+        for _ in 0..8 {
+            let first = host.pick().expect("two are eligible");
+            let rest = [1 - first.0];
+            assert_eq!(host.pick_among(&rest), Some(Slot(rest[0])));
+            firsts.push(first);
+        }
+        assert!(firsts.windows(2).all(|pair| pair[0] != pair[1]), "{firsts:?}");
     }
 
     #[test]
