@@ -9,7 +9,8 @@
 //! The host's moving average is the sample. One above the estimate replaces it at once; below it the
 //! estimate falls by the share 1 - e^(-dt / `decay_ms`), dt since the target's last report. A target
 //! without work and without a new average counts as a sample of 0, so that one that was slow once is
-//! tried again. Failing is often fast and must not attract work: the cost is divided by (1 - error
+//! tried again. When the host knows no average any more, with work or without, the estimate moves to the
+//! default by the same share: a target that hangs is no fast one. Failing is often fast and must not attract work: the cost is divided by (1 - error
 //! rate)², once for the failures that make the average look good, once for the attempts until one
 //! succeeds.
 //!
@@ -38,6 +39,12 @@ struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self { decay_ms: 10_000.0, default_latency_ms: 30.0 }
+    }
+}
+
+impl Settings {
+    fn default_latency_us(&self) -> f64 {
+        self.default_latency_ms * 1e3
     }
 }
 
@@ -86,7 +93,7 @@ impl Strategy for PeakEwma {
 impl PeakEwma {
     fn learn(&mut self, target: &Target, now_ms: u64) {
         let estimate = match self.estimates.get(target.slot) {
-            Some(old) => old.next(target, now_ms, self.settings.decay_ms),
+            Some(old) => old.next(target, now_ms, &self.settings),
             None if target.latency_us == 0 => return,
             None => Estimate::first(target, now_ms),
         };
@@ -95,7 +102,7 @@ impl PeakEwma {
 
     fn cost(&self, target: &Target) -> f64 {
         let known = self.estimates.get(target.slot).map(|estimate| estimate.latency_us);
-        let latency_us = known.unwrap_or(self.settings.default_latency_ms * 1e3);
+        let latency_us = known.unwrap_or(self.settings.default_latency_us());
         latency_us * (target.in_use() + 1.0) / target.capacity() * target.failure_price()
     }
 }
@@ -106,13 +113,18 @@ impl Estimate {
         Self { latency_us: f64::from(sample_us).max(LATENCY_US_MIN), sample_us, at_ms: now_ms }
     }
 
-    fn next(&self, target: &Target, now_ms: u64, decay_ms: f64) -> Self {
-        let is_idle = target.latency_us == self.sample_us && target.in_use() <= 0.0;
-        let sample = if is_idle { 0.0 } else { f64::from(target.latency_us) };
+    fn next(&self, target: &Target, now_ms: u64, settings: &Settings) -> Self {
         let dt_ms = now_ms.saturating_sub(self.at_ms) as f64;
-        let kept = math::exp_minus(dt_ms / decay_ms);
-        let fallen = self.latency_us * kept + sample * (1.0 - kept);
-        let latency_us = if sample > self.latency_us { sample } else { fallen };
+        let kept = math::exp_minus(dt_ms / settings.decay_ms);
+        let nearer_to = |sample: f64| self.latency_us * kept + sample * (1.0 - kept);
+        let is_idle = target.latency_us == self.sample_us && target.in_use() <= 0.0;
+        let latency_us = match f64::from(target.latency_us) {
+            // Not known any more, which is not fast: it may hang.
+            _ if target.latency_us == 0 => nearer_to(settings.default_latency_us()),
+            _ if is_idle => nearer_to(0.0),
+            sample if sample > self.latency_us => sample,
+            sample => nearer_to(sample),
+        };
         let sample_us = target.latency_us;
         Self { latency_us: latency_us.max(LATENCY_US_MIN), sample_us, at_ms: now_ms }
     }
@@ -208,6 +220,36 @@ mod tests {
         host.now_ms += 1_000;
         report(&mut host, 1, 1_001);
         assert_eq!(host.shares(20), [20, 0], "and is as slow as ever");
+    }
+
+    #[test]
+    fn target_that_gets_no_outcomes_any_more_does_not_become_the_cheapest() {
+        // Whether it counts what is in it or not.
+        for in_flight in [1, 0] {
+            let mut host = farm(&[10, 10]);
+            for _ in 0..120 {
+                host.now_ms += 1_000;
+                report(&mut host, 0, 10);
+                host.change(1, |target| (target.latency_us, target.in_flight) = (0, in_flight));
+            }
+            host.change(1, |target| target.in_flight = 1);
+            let shares = host.shares(400);
+            assert!(shares[1].abs_diff(100) <= 2, "30 ms to 10 ms: {shares:?}");
+        }
+    }
+
+    #[test]
+    fn newcomer_gets_its_share_where_outcomes_have_stopped() {
+        let mut host = farm(&[10, 500]);
+        for _ in 0..200 {
+            host.now_ms += 1_000;
+            (0..2).for_each(|slot| {
+                host.change(slot, |target| (target.latency_us, target.in_flight) = (0, 0));
+            });
+        }
+        host.add(0.5);
+        let shares = host.shares(300);
+        assert!(shares.iter().all(|share| share.abs_diff(100) <= 15), "{shares:?}");
     }
 
     #[test]
