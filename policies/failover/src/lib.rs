@@ -1,17 +1,17 @@
 //! `failover`: a few targets work, the others are hot standby.
 //!
 //! Use it for services with a primary and backups, or to keep reserves idle. Targets rank by weight,
-//! the heaviest first, equals by slot (in the order in which they joined): give the primary a higher
-//! weight. The first `active` eligible ones share the work: fewest requests in the target and picks
-//! since its report, per weight * slow-start share, equals alike. When one is not eligible, the next
-//! in rank steps in at once.
+//! the heaviest first, equals by identity, which is arbitrary but the same on every host and after every
+//! restart: give the primary a higher weight. The first `active` eligible ones share the work: fewest
+//! requests in the target and picks since its report, per weight * slow-start share, equals alike.
+//! When one is not eligible, the next in rank steps in at once.
 //!
 //! Settings: `active` (targets that work, 1 to 1,000; default 1). `max_in_flight` (requests per
 //! weight * slow-start share, 0 to 1e9; default 0): when every active target holds as many, the
 //! first in rank that does not helps out, and if there is none all share; 0: standbys never help.
 //! `stay` (default false): who has stepped in stays until it is not eligible itself, so that a
-//! primary that comes and goes moves nothing; false: who ranks first works. Who is active is carried
-//! over a reload.
+//! primary that comes and goes moves nothing (who leaves the pool is forgotten, and so is its place);
+//! false: who ranks first works. Who is active is carried over a reload.
 //!
 //! Cost of a pick O(active), plus O(n) where standbys help out or among candidates; O(active log n)
 //! once after an update.
@@ -49,8 +49,8 @@ impl Default for Settings {
     }
 }
 
-/// Weight, as bits that order like it, and slot.
-type Rank = (Reverse<u64>, Slot);
+/// Weight, as bits that order like it, identity, and slot.
+type Rank = (Reverse<u64>, u64, Slot);
 
 impl Strategy for Failover {
     const SETTINGS_SCHEMA: &'static str = r#"{"type":"object","additionalProperties":false,"properties":{"active":{"type":"integer","minimum":1,"maximum":1000},"max_in_flight":{"type":"number","minimum":0,"maximum":1e9},"stay":{"type":"boolean"}}}"#;
@@ -64,8 +64,8 @@ impl Strategy for Failover {
 
     fn update(&mut self, fleet: &Fleet, changed: &[Slot]) {
         for slot in changed {
-            let target = fleet.offered(*slot);
-            self.rank(*slot, target.map(|target| (Reverse(target.weight.to_bits()), *slot)));
+            let rank = |target: Target| (Reverse(target.weight.to_bits()), target.identity, *slot);
+            self.rank(*slot, fleet.offered(*slot).map(rank));
         }
     }
 
@@ -73,6 +73,7 @@ impl Strategy for Failover {
         for slot in slots {
             self.rank(*slot, None);
         }
+        self.active.retain(|slot| !slots.contains(slot));
     }
 
     fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
@@ -82,7 +83,7 @@ impl Strategy for Failover {
         let has_room = |target: &Target| self.has_room(target);
         let offered = |slot: &Slot| fleet.offered(*slot);
         let active = emptiest(turned(&self.active, request.draws().0).filter_map(offered));
-        let in_rank = || self.ranking.iter().filter_map(|rank| offered(&rank.1)).find(has_room);
+        let in_rank = || self.ranking.iter().filter_map(|rank| offered(&rank.2)).find(has_room);
         let chosen = active.filter(has_room).or_else(in_rank).or_else(|| {
             let all = fleet.eligible().from_random(request.draws().0);
             emptiest(all.filter_map(|known| fleet.get(known.slot)))
@@ -127,7 +128,7 @@ impl Failover {
         active.retain(|slot| settings.stay && ranks.get(*slot).is_some());
         active.truncate(settings.active);
         let missing = settings.active - active.len();
-        let next = ranking.iter().map(|rank| rank.1).filter(|slot| !active.contains(slot));
+        let next = ranking.iter().map(|rank| rank.2).filter(|slot| !active.contains(slot));
         let next: Vec<_> = next.take(missing).collect();
         active.extend(next);
         self.is_stale = false;
@@ -179,13 +180,34 @@ mod tests {
         let mut host = farm("{}", &[1.0, 3.0, 2.0, 2.0]);
         assert_eq!(host.shares(10), [0, 10, 0, 0]);
         fail(&mut host, 1);
-        assert_eq!(host.shares(10), [0, 0, 10, 0], "of equal weights the lower slot");
+        assert_eq!(host.shares(10), [0, 0, 10, 0], "of equal weights the lower identity");
         host.leave(2);
         assert_eq!(host.shares(10), [0, 0, 0, 10]);
         recover(&mut host, 1);
         assert_eq!(host.shares(10), [0, 10, 0, 0], "the primary fails back");
         [0, 1, 3].into_iter().for_each(|slot| fail(&mut host, slot));
         assert_eq!(host.pick(), None);
+    }
+
+    #[test]
+    fn every_host_ranks_equals_alike() {
+        for identities in [[7, 3, 5], [5, 7, 3], [3, 5, 7]] {
+            let mut host = farm("{}", &[1.0; 3]);
+            for (slot, identity) in (0..).zip(identities) {
+                host.change(slot, |target| target.identity = identity);
+            }
+            let slot = host.pick().expect("three are eligible");
+            assert_eq!(identities[slot.index()], 3);
+        }
+    }
+
+    #[test]
+    fn newcomer_in_the_slot_of_an_active_one_does_not_take_over() {
+        let mut host = farm(r#"{"stay":true}"#, &[3.0, 2.0, 1.0]);
+        assert_eq!(host.pick(), Some(Slot(0)));
+        host.leave(0);
+        host.change(0, |target| target.weight = 0.5);
+        assert_eq!(host.pick(), Some(Slot(1)));
     }
 
     #[test]
