@@ -13,8 +13,8 @@ use std::sync::Arc;
 use super::{BTreeSet, Health, PART_ROWS, Row, Table, TargetView};
 use crate::pick::health::{INTERVAL_MS, Outcome, Why};
 
-/// Time after the pool's first target in which others are warm at once: a host that starts finds its
-/// fleet at work. In milliseconds.
+/// Time after the pool's first live target in which others are warm at once: a host that starts, or
+/// that was cut off from all of them, finds its fleet at work. In milliseconds.
 const GRACE_MS: u64 = 10_000;
 /// Targets without whose judged shares of successes there is no mean to compare with.
 const JUDGED_MIN: f64 = 5.0;
@@ -35,7 +35,7 @@ pub(super) struct Care {
     pub(super) is_panic: bool,
     /// After a change of that: the ejection up to which rows know it already.
     recheck: Option<(u64, u32)>,
-    /// When the pool's first target came.
+    /// When the pool's first live target came; `None` while there is none.
     first_ms: Option<u64>,
     interval: Interval,
     /// Ejections so far.
@@ -246,9 +246,12 @@ impl Table {
         share_of(self.tally.live, self.config.max_ejected).max(1)
     }
 
-    /// Looks whether enough targets are left.
+    /// Looks whether enough targets are left, or any.
     fn weigh(&mut self) {
         let live = self.tally.live;
+        if live == 0 {
+            self.care.first_ms = None;
+        }
         let left = live - self.tally.ejected;
         let needed = count(live) * self.config.panic_threshold;
         let is_panic = self.tally.ejected > 0 && (left == 0 || count(left) < needed);
@@ -519,5 +522,23 @@ mod tests {
         table.put(0, Fresh { eligible: false, ..fresh(0) }, 99_000);
         table.put(0, fresh(0), 99_000);
         assert_eq!(warm(&table, 0, 99_000), Some(1.0));
+    }
+
+    #[test]
+    fn a_pool_that_returns_as_a_whole_is_warm() {
+        let mut table = table(3, HealthConfig::default());
+        let warm = |table: &Table, slot, now_ms| table.view(slot, now_ms).map(|view| view.warm);
+        let all_warm =
+            |table: &Table, now_ms| (0..3).all(|slot| warm(table, slot, now_ms) == Some(1.0));
+        (0..3).for_each(|slot| table.remove(slot));
+        (0..3).for_each(|slot| table.put(slot, fresh(slot), 60_000));
+        assert!(all_warm(&table, 60_000), "after all were gone");
+        let draining = |slot| Fresh { eligible: false, ..fresh(slot) };
+        (0..3).for_each(|slot| table.put(slot, draining(slot), 90_000));
+        (0..3).for_each(|slot| table.put(slot, fresh(slot), 90_000));
+        assert!(all_warm(&table, 90_000), "after none was ready");
+        let late_ms = 90_000 + GRACE_MS;
+        table.put(3, fresh(3), late_ms);
+        assert_eq!(warm(&table, 3, late_ms), Some(0.1), "who comes later warms up as ever");
     }
 }
