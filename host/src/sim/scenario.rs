@@ -32,6 +32,7 @@ const BUILT_IN: &[(&str, &str)] = scenarios![
     "load-only",
     "loss",
     "bursts",
+    "step",
     "antagonist",
     "processor-sharing",
 ];

@@ -120,6 +120,8 @@ pub enum Arrivals {
     Poisson,
     /// In bursts: twice the rate for 10 units, 0.75 of it for 40, on average.
     Bursts,
+    /// At one rate, but for the fifth in the middle: 11/6 of it, so that 0.6 becomes 1.1.
+    Step,
 }
 
 /// When servers report.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::chooser::{Baseline, BaselineChooser, Chooser, Servers};
 use super::measure::{Estimate, Outcome, Responses};
-use super::setup::{Content, Discipline, Service, Setup, Speeds, Timing};
+use super::setup::{Arrivals, Content, Discipline, Service, Setup, Speeds, Timing};
 use super::*;
 use crate::policy::guest::{Request, TargetView};
 
@@ -160,4 +160,12 @@ fn quantiles_and_intervals_are_exact_where_they_can_be() {
     let estimate = Estimate::of(&[1.0, 2.0, 3.0]);
     assert_near("mean", estimate.mean, 2.0, 1e-12);
     assert_near("interval", estimate.within, 4.303 / 3.0_f64.sqrt(), 1e-9);
+}
+
+#[test]
+fn step_is_more_than_all_can_do_and_ends() {
+    let farm = Setup { utilisation: 0.6, requests: 20_000, ..small() };
+    let longest = |arrivals| outcome(&Setup { arrivals, ..farm.clone() }, Baseline::Central).inside;
+    let (even, step) = (longest(Arrivals::Poisson), longest(Arrivals::Step));
+    assert!(step > 2.0 * even, "{step} inside instead of {even}");
 }

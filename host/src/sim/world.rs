@@ -18,9 +18,11 @@ const UNIT: f64 = 1e9;
 const MILLISECOND: u64 = 1_000_000;
 /// Report periods of silence after which a server is gone, as the fleet has it.
 const SILENT_PERIODS: f64 = 3.5;
-/// Units over which the share of a slow server is averaged.
+/// Units that bursts and the time between them last on average, and the rates.
 const MEAN_BURST: (f64, f64) = (10.0, 40.0);
 const BURST_RATES: (f64, f64) = (2.0, 0.75);
+/// Rate of the middle fifth of a step.
+const STEP_RATE: f64 = 1.1 / 0.6;
 /// Units that other work is on and off on average, and what it leaves.
 const ANTAGONIST: (f64, f64, f64) = (10.0, 90.0, 0.3);
 
@@ -247,6 +249,10 @@ impl<'c> World<'c> {
         let capacity: f64 = self.nominal.iter().sum();
         let burst = match (self.setup.arrivals, self.burst) {
             (Arrivals::Poisson, _) => 1.0,
+            (Arrivals::Step, _) => {
+                let middle = self.setup.requests * 2 / 5..self.setup.requests * 3 / 5;
+                if middle.contains(&self.measured.arrived) { STEP_RATE } else { 1.0 }
+            }
             (Arrivals::Bursts, true) => BURST_RATES.0,
             (Arrivals::Bursts, false) => BURST_RATES.1,
         };
