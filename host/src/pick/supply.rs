@@ -119,8 +119,11 @@ impl Supply {
     /// Loads what is there now; every pool has its guests, or says why not.
     pub fn start(&mut self) {
         self.rewatch();
+        // Nothing is served yet: there is nobody to give way to.
+        self.library.compile_last(false);
         self.library.rescan();
         self.supply();
+        self.library.compile_last(true);
     }
 
     /// Works until told to stop.

@@ -84,6 +84,11 @@ impl Library {
         }
     }
 
+    /// Whether the compiler gives way to everything else from now on.
+    pub fn compile_last(&mut self, last: bool) {
+        self.engine.limits.compile_last = last;
+    }
+
     /// The engine that runs them.
     #[must_use]
     pub fn engine(&self) -> &PolicyEngine {

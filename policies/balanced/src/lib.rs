@@ -47,6 +47,8 @@ pub struct Balanced {
     pace: Pace,
     turns: Turns,
     level: level::Level,
+    /// The host's clock at the last call.
+    now_ms: f64,
 }
 
 /// What is remembered of a target.
@@ -79,6 +81,7 @@ struct Heard {
 
 impl Strategy for Balanced {
     fn update(&mut self, fleet: &Fleet, changed: &[Slot]) {
+        self.now_ms = fleet.now_ms() as f64;
         for target in changed.iter().filter_map(|slot| fleet.get(*slot)) {
             self.hear(&target, fleet.now_ms(), fleet.hosts());
         }
@@ -101,6 +104,7 @@ impl Strategy for Balanced {
 
     fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
         let now_ms = request.now_ms as f64;
+        self.now_ms = now_ms;
         let slot = if fleet.is_limited() {
             let key =
                 |slot: Slot| self.known.get(slot).map_or(f64::INFINITY, |k| self.key(k, now_ms));
@@ -220,27 +224,33 @@ impl Balanced {
         }
     }
 
-    /// Places every target by what is known of it, as if it had come now.
+    /// Places every target by what is known of it, as if it had come now; all at once, because an update
+    /// has a deadline.
     fn start_anew(&mut self) {
-        self.turn = Tournament::default();
-        self.queues = Queues::default();
-        self.level.clear();
-        let slots: Vec<_> = self.known.iter().map(|(slot, _)| slot).collect();
-        for slot in slots {
-            let Some(known) = self.known.get_mut(slot) else { continue };
+        for (_, known) in self.known.iter_mut() {
             known.counted.queue(known.captured_ms, f64::from(known.since), &self.pace);
             known.turn.join(&self.turns);
-            let known = *known;
-            if known.is_eligible {
-                self.place(slot, &known);
-            }
+        }
+        let eligible = || self.known.iter().filter(|(_, known)| known.is_eligible);
+        self.level.clear();
+        if self.by_counts {
+            let backlog = |(slot, known): (Slot, &Known)| {
+                let (free_ms, rate) = known.counted.backlog(known.price, &self.pace);
+                (slot, free_ms, rate)
+            };
+            self.queues.fill(eligible().map(backlog), &self.pace, self.now_ms);
+            self.turn = Tournament::default();
+        } else {
+            self.turn.fill(eligible().map(|(slot, known)| (slot, known.turn.next())));
+            self.queues = Queues::default();
         }
     }
 
     /// Puts an eligible target where it is found.
     fn place(&mut self, slot: Slot, known: &Known) {
         if self.by_counts {
-            self.queues.set(slot, &known.counted, known.price, &self.pace);
+            let (free_ms, rate) = known.counted.backlog(known.price, &self.pace);
+            self.queues.set(slot, free_ms, rate, &self.pace, self.now_ms);
         } else {
             self.turn.refresh(slot, known.turn.next());
         }

@@ -6,10 +6,14 @@
 
 use loadline_sdk::{Slot, index::Tournament, math};
 
-use super::counted::{Counted, Pace};
+use super::counted::Pace;
 
 /// Free targets whose rates are this close are equally fast, or noise would choose.
 const ALIKE: f64 = 1.25;
+
+/// Targets that a pick finds free at most: more than come free between two, but after a pause, and then
+/// there are enough.
+const FREED_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
@@ -25,17 +29,50 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    pub(crate) fn set(&mut self, slot: Slot, counted: &Counted, price: f64, pace: &Pace) {
-        let (free_ms, rate) = counted.backlog(price, pace);
+    /// A target is free at this time and takes so many requests a millisecond.
+    pub(crate) fn set(&mut self, slot: Slot, free_ms: f64, rate: f64, pace: &Pace, now_ms: f64) {
+        self.remember(slot, rate, pace);
+        if free_ms <= now_ms {
+            self.rest(slot, free_ms);
+        } else {
+            self.idle.remove(slot);
+            self.working.refresh(slot, free_ms + 1.0 / rate);
+            self.freed.refresh(slot, free_ms);
+        }
+    }
+
+    /// All targets anew: slot, when free, rate. Cost O(n).
+    pub(crate) fn fill(
+        &mut self,
+        targets: impl Iterator<Item = (Slot, f64, f64)>,
+        pace: &Pace,
+        now_ms: f64,
+    ) {
+        let targets: Vec<_> = targets.collect();
+        targets.iter().for_each(|(slot, _, rate)| self.remember(*slot, *rate, pace));
+        let (idle, busy): (Vec<_>, Vec<_>) =
+            targets.into_iter().partition(|(_, free_ms, _)| *free_ms <= now_ms);
+        let class = |slot: Slot| self.request_ms[slot.index()].1;
+        self.idle.fill(idle.iter().map(|(slot, free_ms, _)| (*slot, (class(*slot), *free_ms))));
+        self.working.fill(busy.iter().map(|(slot, free_ms, rate)| (*slot, free_ms + 1.0 / rate)));
+        self.freed.fill(busy.iter().map(|(slot, free_ms, _)| (*slot, *free_ms)));
+    }
+
+    /// The target works no more.
+    fn rest(&mut self, slot: Slot, free_ms: f64) {
+        self.working.remove(slot);
+        self.freed.remove(slot);
+        let (_, class) = self.request_ms[slot.index()];
+        self.idle.refresh(slot, (class, free_ms));
+    }
+
+    fn remember(&mut self, slot: Slot, rate: f64, pace: &Pace) {
         if self.request_ms.len() <= slot.index() {
             self.request_ms.resize(slot.index() + 1, (0.0, 0.0));
         }
         let relative = rate / pace.rate_or_none();
         let class = -(math::ln(relative) / math::ln(ALIKE)).round();
         self.request_ms[slot.index()] = (1.0 / rate, class);
-        self.idle.remove(slot);
-        self.working.refresh(slot, free_ms + 1.0 / rate);
-        self.freed.refresh(slot, free_ms);
     }
 
     pub(crate) fn remove(&mut self, slot: Slot) {
@@ -46,12 +83,11 @@ impl Queues {
 
     /// The one to choose now.
     pub(crate) fn first(&mut self, now_ms: f64) -> Option<Slot> {
-        while let Some((slot, free_ms)) = self.freed.min().filter(|(_, free_ms)| *free_ms <= now_ms)
-        {
-            self.freed.remove(slot);
-            self.working.remove(slot);
-            let (_, class) = self.request_ms[slot.index()];
-            self.idle.set(slot, (class, free_ms));
+        for _ in 0..FREED_MAX {
+            match self.freed.min() {
+                Some((slot, free_ms)) if free_ms <= now_ms => self.rest(slot, free_ms),
+                _ => break,
+            }
         }
         let idle = self.idle.min().map(|(slot, _)| slot);
         let working = self.working.min();

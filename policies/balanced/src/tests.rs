@@ -231,3 +231,12 @@ fn idle_loads_train_nothing() {
     let shares = host.shares(40);
     assert!(shares.iter().all(|share| (8..=13).contains(share)), "{shares:?}");
 }
+
+#[test]
+fn after_a_pause_a_large_pool_is_found_free_at_once() {
+    let mut host = counting(2_000);
+    host.now_ms += 3_600_000;
+    let shares = host.shares(2_000);
+    assert!(shares.iter().all(|share| (0..=2).contains(share)), "spread over the idle ones");
+    assert!(shares.iter().filter(|share| **share > 0).count() > 1_900);
+}

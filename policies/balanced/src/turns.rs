@@ -10,7 +10,7 @@ const MEMORY_REPORTS: f64 = 20.0;
 const MOVE_MAX: f64 = 1.0;
 /// How much of a load's distance from the mean is made good at once: all of it and more where a report
 /// covers few picks and so tells the state of now, less where it covers many.
-const GAIN: (f64, f64) = (0.5, 4.0);
+const GAIN: (f64, f64) = (0.5, 5.0);
 /// How fast weights follow: of a load's distance from the mean, a report.
 const WEIGHT_GAIN: f64 = 0.05;
 /// Weights are kept within this and its reciprocal.

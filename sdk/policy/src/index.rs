@@ -81,6 +81,23 @@ impl<K: Key> Tournament<K> {
         self.play(slot.index());
     }
 
+    /// Starts anew with these, in this order of turns. Cost O(n): an update in which everything changes
+    /// has a deadline.
+    pub fn fill(&mut self, keys: impl IntoIterator<Item = (Slot, K)>) {
+        self.entries.iter_mut().for_each(|entry| entry.turn = NEVER);
+        self.len = 0;
+        for (slot, key) in keys {
+            if slot.index() >= self.entries.len() {
+                let leaves = (slot.index() + 1).next_power_of_two().max(2);
+                self.entries.resize(leaves, Entry { key: K::default(), turn: NEVER });
+            }
+            self.turn += 1;
+            self.len += usize::from(!self.entries[slot.index()].is_in());
+            self.entries[slot.index()] = Entry { key: key.ordered(), turn: self.turn };
+        }
+        self.play_all();
+    }
+
     /// Sets a slot's key as a report tells it: a slot that has this key already keeps its turn, or
     /// of equal keys the one that reported longest ago would win.
     pub fn refresh(&mut self, slot: Slot, key: K) {
@@ -131,8 +148,14 @@ impl<K: Key> Tournament<K> {
         }
         let leaves = slots.next_power_of_two().max(2);
         self.entries.resize(leaves, Entry { key: K::default(), turn: NEVER });
-        self.winners = vec![0; leaves];
-        for node in (1..leaves).rev() {
+        self.play_all();
+    }
+
+    /// Plays every match.
+    fn play_all(&mut self) {
+        self.winners.clear();
+        self.winners.resize(self.entries.len(), 0);
+        for node in (1..self.entries.len()).rev() {
             self.winners[node] = self.winner(node);
         }
     }
@@ -291,6 +314,12 @@ impl<T> PerSlot<T> {
         (0..).map(Slot).zip(&self.0).filter_map(|(slot, value)| Some((slot, value.as_ref()?)))
     }
 
+    /// Everything that is remembered, in slot order, to change it.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Slot, &mut T)> {
+        let all = (0..).map(Slot).zip(&mut self.0);
+        all.filter_map(|(slot, value)| Some((slot, value.as_mut()?)))
+    }
+
     /// The highest slot so far, plus one.
     #[must_use]
     pub fn end(&self) -> usize {
@@ -356,6 +385,25 @@ mod tests {
             assert_eq!(index.min().and_then(|(slot, _)| model.get(&slot.0).copied()), lowest);
             assert_eq!(index.len(), model.len());
         }
+    }
+
+    #[test]
+    fn filled_at_once_or_one_by_one_it_is_the_same() {
+        let keys = [(5, 2.0), (0, 1.0), (9, 1.0), (3, f64::NAN)];
+        let (mut one_by_one, mut filled) = (Tournament::default(), Tournament::default());
+        set(&mut filled, &[(1, 0.0), (40, 0.5)]); // gone afterwards
+        set(&mut one_by_one, &keys);
+        filled.fill(keys.map(|(slot, key)| (Slot(slot), key)));
+        for _ in 0..5 {
+            assert_eq!((filled.min(), filled.len()), (one_by_one.min(), one_by_one.len()));
+            for index in [&mut filled, &mut one_by_one] {
+                let lowest = index.min();
+                lowest.into_iter().for_each(|(slot, _)| index.remove(slot));
+            }
+        }
+        assert!(filled.is_empty());
+        filled.fill([]);
+        assert_eq!(Tournament::<f64>::default().min(), filled.min());
     }
 
     #[test]
