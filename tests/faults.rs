@@ -69,7 +69,7 @@ async fn guest_that_loops_is_stopped() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn guest_that_grows_memory_is_stopped_at_its_limit() {
-    check_pick_fault(GROW, "memory", "pick needed more than the 67108864 bytes").await;
+    check_pick_fault(GROW, "memory", "pick needed more than the 134217728 bytes").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
