@@ -1,8 +1,8 @@
 //! A pool: the targets of one service, its strategy's guest, and what the two sides share.
 //!
 //! Two locks, always taken in this order: the strategy's guest, then the table. The table is held for
-//! [`PART_ROWS`] rows at a stretch and never across a guest call, so that a native answer needs no guest. A request waits at
-//! most [`GUEST_WAIT`] for the guest; the guest itself is bounded by its deadlines. Table and guest
+//! [`PART_ROWS`] rows at a stretch and never across a guest call, so that a native answer needs no
+//! guest. A request waits at most [`GUEST_WAIT`] for the guest; the guest itself is bounded by its deadlines. Table and guest
 //! change together under the guest's lock: an answer that does not fit the table is the guest's fault.
 //! What happens to targets between reports is noted in the table and told to the guest in one `update`
 //! for many: before the next pick where strict strategies depend on it, else with the intake's sweep.
@@ -29,9 +29,9 @@ use crate::policy::{CallError, Generation, Kind, StrategyGuest};
 
 /// What a request waits for the guest at most; then it is answered natively.
 ///
-/// A little more than a guest's own deadline: whoever waits is next, however many wait and however
-/// busy the machine is, so that strategies which count are exact; a guest that never ends is gone by
-/// then.
+/// A little more than a guest's own deadline: a guest that never ends is gone by then, and however many
+/// wait, their turn comes, so that strategies which count are exact. Only on a machine so busy that
+/// threads do not run for that long are some answered natively.
 const GUEST_WAIT: Duration = Duration::from_millis(20);
 /// Time of trying before other threads of this core are given way: longer than an update takes.
 const SPIN: Duration = Duration::from_micros(200);

@@ -23,8 +23,8 @@ const PARDON_REQUESTS: f64 = 50.0;
 /// Range of a rate around the pool's.
 const SLOWEST: f64 = 0.02;
 const FASTEST: f64 = 50.0;
-/// Share of the picks that others make unseen that is reckoned with: all of them would be right if
-/// every host saw the same reports; they do, but each adds its own picks.
+/// Share of the picks that others make unseen that is reckoned with. Less than all, because others
+/// avoid what this host's reports show full, too: the best of what was tried in the simulator.
 const UNSEEN_SHARE: f64 = 0.5;
 /// Most that completions are taken to scatter, over what requests that are alike would.
 const SCATTER_MAX: f64 = 100.0;

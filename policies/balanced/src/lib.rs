@@ -1,7 +1,7 @@
 //! `balanced`: whoever is free first, as far as reports and own picks tell. The default.
 //!
-//! It needs no settings, learns how fast targets are, and never does worse than taking turns. What it
-//! goes by depends on what targets report:
+//! It needs no settings, learns how fast targets are, and is made to be no worse than taking turns.
+//! What it goes by depends on what targets report:
 //!
 //! - **Counts** (requests inside, accepted, completed): each target has a *virtual finish time*, when
 //!   it will be done with all that it is known to have. A report sets it, an own pick puts one request
@@ -18,7 +18,8 @@
 //!
 //! Slow start and failures make a target's requests dearer; an unknown load moves nothing. No
 //! settings. Cost O(log n) a pick and a changed target; with several hosts and counts O(1) more on
-//! average. Figures: `cargo bench -p loadline -- gates`.
+//! average. Figures: `host/benches/gates.md`; not shown there is that requests of always one
+//! length, and light load with very old reports, are better served in turns.
 
 mod counted;
 mod level;
@@ -129,8 +130,9 @@ impl Strategy for Balanced {
                 known.counted.relearn(rate);
             }
         }
-        self.choose_by();
-        self.start_anew();
+        if !self.choose_by() {
+            self.start_anew();
+        }
         true
     }
 }
@@ -214,14 +216,17 @@ impl Balanced {
         }
     }
 
-    /// Goes by counts when most targets report them and one knows how fast targets are.
-    fn choose_by(&mut self) {
+    /// Goes by counts when most targets report them and one knows how fast targets are; true: that has
+    /// changed, and all are placed anew.
+    fn choose_by(&mut self) -> bool {
         let most = if self.by_counts { self.counting * 4 } else { self.counting * 2 };
         let by_counts = most > self.targets && self.pace.is_known();
-        if self.by_counts != by_counts {
+        let changes = self.by_counts != by_counts;
+        if changes {
             self.by_counts = by_counts;
             self.start_anew();
         }
+        changes
     }
 
     /// Places every target by what is known of it, as if it had come now; all at once, because an update

@@ -15,16 +15,16 @@ const ALIKE: f64 = 1.25;
 /// there are enough.
 const FREED_MAX: usize = 64;
 
+/// Eligible targets by when they are free.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
     /// By when one more request would be done.
     working: Tournament,
     /// By when they are free.
     freed: Tournament,
-    /// By class of speed, then who has been free for longest. The second number of each is when one
-    /// more request would be done, from now.
+    /// By class of speed, the fastest first, then who has been free for longest.
     idle: Tournament<(f64, f64)>,
-    /// What a request takes, by slot.
+    /// What a request takes, and the class of speed, by slot.
     request_ms: Vec<(f64, f64)>,
 }
 

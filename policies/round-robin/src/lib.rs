@@ -24,15 +24,11 @@ impl Strategy for RoundRobin {
     }
 
     fn save(&self) -> Vec<u8> {
-        self.last.map_or_else(Vec::new, |slot| slot.0.to_le_bytes().to_vec())
+        Slot::save(self.last)
     }
 
     fn restore(&mut self, state: &[u8]) -> bool {
-        match <[u8; 4]>::try_from(state) {
-            Ok(bytes) => self.last = Some(Slot(u32::from_le_bytes(bytes))),
-            Err(_) => return state.is_empty(),
-        }
-        true
+        Slot::restore(&mut self.last, state)
     }
 }
 

@@ -21,6 +21,22 @@ impl Slot {
     pub fn index(self) -> usize {
         self.0 as usize
     }
+
+    /// Whose turn was last, as a state to save.
+    #[must_use]
+    pub fn save(last: Option<Self>) -> Vec<u8> {
+        last.map_or_else(Vec::new, |slot| slot.0.to_le_bytes().to_vec())
+    }
+
+    /// Takes over what [`save`](Self::save) made; false: it is something else, and `last` stays. An
+    /// empty state says nothing and changes nothing.
+    pub fn restore(last: &mut Option<Self>, state: &[u8]) -> bool {
+        match <[u8; 4]>::try_from(state) {
+            Ok(bytes) => *last = Some(Self(u32::from_le_bytes(bytes))),
+            Err(_) => return state.is_empty(),
+        }
+        true
+    }
 }
 
 /// What a strategy knows of one target.
