@@ -9,6 +9,7 @@ mod support;
 mod twins;
 
 mod api;
+mod corpus;
 mod faults;
 mod feedback;
 mod modules;

@@ -1,0 +1,32 @@
+//! What must hold for any input: one function a fuzz target, bytes in, a panic where it does not hold.
+//!
+//! The fuzz targets call these with what the fuzzer makes up, `tests/corpus.rs` with what is kept.
+
+use loadline::report::{Key, Keyring, Report, wire};
+
+/// A frame from anywhere: decoding returns, and what it returns has passed every check and is the
+/// same again after a way over the wire, signed or not.
+pub(crate) fn decode(bytes: &[u8]) {
+    let unsigned = Keyring::default();
+    let signed = Keyring::new(vec![Key::new(7, b"0123456789abcdef").expect("long enough")]);
+    for keyring in [&unsigned, &signed] {
+        check(bytes, keyring);
+    }
+    // The bytes as a payload: most inputs would otherwise end at the frame's first bytes.
+    check(&[b"LL\x01\x00\x00\x00\x00\x00", bytes].concat(), &unsigned);
+}
+
+fn check(frame: &[u8], keyring: &Keyring) {
+    let Ok(reports) = wire::decode(frame, keyring) else { return };
+    for report in &reports {
+        assert_eq!(report.check(), Ok(()), "a report that was let through");
+    }
+    let sent = wire::encode(&reports, keyring).expect("checked reports have a byte form");
+    let received = wire::decode(&sent, keyring).expect("own frame");
+    assert_eq!(text(&received), text(&reports));
+}
+
+/// Equal but for NaN, which is not equal to itself.
+fn text(reports: &[Report<'_>]) -> String {
+    format!("{reports:?}")
+}
