@@ -91,7 +91,11 @@ impl Farm {
     }
 
     pub(crate) fn deliver(&self, bytes: Vec<u8>) {
-        let (received, from) = (Instant::now(), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        self.deliver_from(IpAddr::V4(Ipv4Addr::LOCALHOST), bytes);
+    }
+
+    pub(crate) fn deliver_from(&self, from: IpAddr, bytes: Vec<u8>) {
+        let received = Instant::now();
         self.host().deliver(vec![Datagram { bytes, received, from }]);
     }
 
@@ -183,6 +187,7 @@ pub(crate) fn report<'a>(machine: &'a str, metrics: &[(&'a str, f64)]) -> Report
         metrics: Metrics { names, values },
         services: Vec::new(),
         labels: Vec::new(),
+        sent_ms: 0,
     }
 }
 

@@ -12,6 +12,7 @@ mod api;
 mod corpus;
 mod faults;
 mod feedback;
+mod live;
 mod modules;
 mod process;
 mod regressions;

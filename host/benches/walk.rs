@@ -493,6 +493,7 @@ fn report(machine: &str) -> Report<'_> {
         metrics: Metrics { names: vec!["cpu", "memory"], values: vec![0.5, 0.25] },
         services: Vec::new(),
         labels: Vec::new(),
+        sent_ms: 0,
     }
 }
 

@@ -18,6 +18,11 @@ use crate::report::{Keyring, Metrics, Report, Service, State, wire};
 pub use source::{Sample, SystemSample};
 use window::Window;
 
+/// Times that the last report is sent: nothing follows it if it gets lost.
+const LEAVE_COPIES: u32 = 3;
+/// Time between them, longer than most bursts of losses.
+const LEAVE_GAP: Duration = Duration::from_millis(20);
+
 /// Samples one machine and makes its reports.
 pub struct Agent {
     config: AgentConfig,
@@ -131,6 +136,7 @@ impl Agent {
             },
             services: self.config.services.iter().map(offered).collect(),
             labels: self.config.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
+            sent_ms: 0,
         }
     }
 }
@@ -162,9 +168,13 @@ pub async fn run(mut agent: Agent, frames: mpsc::Sender<Vec<u8>>, mut stop: ones
             return; // nobody sends any more: the process is stopping
         }
     }
-    if let Some(frame) = agent.leave() {
+    let Some(frame) = agent.leave() else { return };
+    for copy in 0..LEAVE_COPIES {
+        if copy > 0 {
+            tokio::time::sleep(LEAVE_GAP).await;
+        }
         // A closed channel means that the process is stopping without a network.
-        frames.send(frame).await.ok();
+        frames.send(frame.clone()).await.ok();
     }
 }
 

@@ -41,6 +41,8 @@ pub struct View {
     pub board: Board,
     /// For metrics.
     pub intake: Arc<intake::Counts>,
+    /// Whether this process listens.
+    pub pulse: Arc<intake::Pulse>,
     /// Set when the process is stopping: not ready any more.
     pub stopping: AtomicBool,
 }

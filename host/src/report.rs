@@ -91,6 +91,9 @@ pub struct Report<'a> {
     pub services: Vec<Service<'a>>,
     /// Free words for constraints and failure domains.
     pub labels: Vec<(&'a str, &'a str)>,
+    /// Milliseconds since 1970 when it was sent, by the agent's clock; 0: not said. Signed reports
+    /// say it, so that they cannot be played back later.
+    pub sent_ms: u64,
 }
 
 impl Report<'_> {

@@ -345,8 +345,13 @@ pub(super) struct Machine {
     source: String,
     age_ms: u64,
     interval_ms: u32,
+    /// Silence after which it is gone: longer where reports get lost.
+    gone_after_ms: u64,
     boot: u64,
     seq: u64,
+    /// A second agent that reports under this name and is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namesake: Option<Namesake>,
     loss: Loss,
     weight: f64,
     metrics: BTreeMap<Box<str>, Option<f64>>,
@@ -354,6 +359,12 @@ pub(super) struct Machine {
     labels: BTreeMap<Box<str>, Box<str>>,
     services: Vec<Service>,
     targets: Vec<MachineTarget>,
+}
+
+#[derive(Serialize)]
+struct Namesake {
+    source: String,
+    boot: u64,
 }
 
 #[derive(Serialize)]
@@ -397,8 +408,12 @@ impl Machine {
             source: machine.source.to_string(),
             age_ms: now_ms.saturating_sub(machine.captured_ms),
             interval_ms: machine.interval_ms,
+            gone_after_ms: machine.patience_ms,
             boot: machine.boot,
             seq: machine.seq,
+            namesake: machine
+                .namesake()
+                .map(|other| Namesake { source: other.source.to_string(), boot: other.boot }),
             loss: Loss {
                 received: loss.received,
                 lost: loss.lost,

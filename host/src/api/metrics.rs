@@ -48,20 +48,24 @@ impl Collector for Gathered {
             let unit: Option<&Unit> = None;
             let kind = if *is_counter { MetricType::Counter } else { MetricType::Gauge };
             let mut family = encoder.encode_descriptor(name, help, unit, kind)?;
-            if *is_counter {
-                if let [(labels, value)] = &**samples
-                    && labels.is_empty()
-                {
-                    ConstCounter::new(*value).encode(family)?;
-                    continue;
-                }
-                for (labels, value) in samples {
-                    ConstCounter::new(*value).encode(family.encode_family(&labels.as_slice())?)?;
-                }
-            } else {
-                for (labels, value) in samples {
-                    let value = i64::try_from(*value).unwrap_or(i64::MAX);
-                    ConstGauge::new(value).encode(family.encode_family(&labels.as_slice())?)?;
+            let one = match &**samples {
+                [(labels, value)] if labels.is_empty() => Some(*value),
+                _ => None,
+            };
+            let gauge = |value| ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+            match (one, is_counter) {
+                (Some(value), true) => ConstCounter::new(value).encode(family)?,
+                (Some(value), false) => gauge(value).encode(family)?,
+                (None, _) => {
+                    for (labels, value) in samples {
+                        let labels = labels.as_slice();
+                        let sample = family.encode_family(&labels)?;
+                        if *is_counter {
+                            ConstCounter::new(*value).encode(sample)?;
+                        } else {
+                            gauge(*value).encode(sample)?;
+                        }
+                    }
                 }
             }
         }
@@ -75,8 +79,8 @@ fn families(view: &View) -> Vec<Family> {
         counter("reports", "Reports that changed the fleet", &view.intake.reports),
         counter("datagrams_dropped", "Datagrams that found the queue full", &view.intake.dropped),
         rejected(view),
-        machines(view),
     ];
+    families.extend(machines(view));
     families.extend(pools(view));
     families.extend(feedback(view));
     families.extend(policies(view));
@@ -96,14 +100,29 @@ fn rejected(view: &View) -> Family {
     Family { name: "reports_rejected", help, is_counter: true, samples }
 }
 
-fn machines(view: &View) -> Family {
-    let (mut alive, mut gone) = (0, 0);
-    for (_, machine) in view.fleet.read().machines() {
+fn machines(view: &View) -> Vec<Family> {
+    let (mut alive, mut gone, mut namesakes) = (0, 0, 0);
+    let fleet = view.fleet.read();
+    for (_, machine) in fleet.machines() {
         *(if machine.alive { &mut alive } else { &mut gone }) += 1;
+        namesakes += u64::from(machine.namesake().is_some());
     }
+    let deaths = fleet.deaths();
+    drop(fleet);
     let state = |name: &str| vec![("state", name.to_owned())];
-    let samples = vec![(state("alive"), alive), (state("gone"), gone)];
-    Family { name: "machines", help: "Machines known", is_counter: false, samples }
+    let family = |name, help, is_counter, samples| Family { name, help, is_counter, samples };
+    let one = |value| vec![(Vec::new(), value)];
+    let states = vec![(state("alive"), alive), (state("gone"), gone)];
+    let flaps = "Machines called gone whose reports were only lost";
+    let shared = "Machines whose name a second agent reports under";
+    let deaf = "Milliseconds in which this process was held up and did not listen";
+    vec![
+        family("machines", "Machines known", false, states),
+        family("machines_gone", "Machines called gone by their silence", true, one(deaths.gone)),
+        family("machine_flaps", flaps, true, one(deaths.flaps)),
+        family("machine_namesakes", shared, false, one(namesakes)),
+        family("deaf_ms", deaf, true, one(view.pulse.deaf_ms())),
+    ]
 }
 
 fn pools(view: &View) -> Vec<Family> {

@@ -1,8 +1,12 @@
 //! Order, liveness and loss by virtual time.
 
+mod liveness;
+mod names;
+
 use std::net::Ipv4Addr;
 
 use super::*;
+use crate::report::{Metrics, Service};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -19,6 +23,7 @@ fn report(machine: &str, boot: u64, seq: u64) -> Report<'_> {
         metrics: Metrics { names: vec!["cpu"], values: vec![0.5] },
         services: Vec::new(),
         labels: Vec::new(),
+        sent_ms: 0,
     }
 }
 

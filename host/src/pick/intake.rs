@@ -2,10 +2,13 @@
 //!
 //! One thread owns this walk; reports come to it over a bounded channel. Bad
 //! datagrams are counted by reason, logged at most once a minute a source and reason, and never stop
-//! the loop. The fleet is written only while a batch is applied; guests run beside its readers.
+//! the loop. The fleet is written only while a batch is applied; guests run beside its readers. Who
+//! is gone is judged by the time that this process listened ([`pulse`]), however busy this thread is.
+
+mod pulse;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -21,12 +24,11 @@ use crate::fleet::{Applied, Fleet, MachineId};
 use crate::report::{Keyring, wire};
 use crate::telemetry::Quiet;
 use crate::transport::Datagram;
+pub use pulse::Pulse;
 
 /// Time between two looks for machines that are gone and for what time brings to pools.
 const SWEEP: Duration = Duration::from_millis(SWEEP_MS);
 const SWEEP_MS: u64 = 50;
-/// An idle gap that means that this process was held up: nobody is called gone then.
-const STALL_MS: u64 = 1_000;
 /// Messages that wait for the intake at most, each a batch of datagrams; more are dropped and
 /// counted, newest first.
 pub const QUEUE_MAX: usize = 1_024;
@@ -60,8 +62,19 @@ pub struct Intake {
     pools: Arc<Pools>,
     clock: Clock,
     counts: Arc<Counts>,
+    pulse: Arc<Pulse>,
+    /// What the fleet knows of the time that was not listened, in milliseconds.
+    deaf_ms: u64,
     changes: Arc<watch::Sender<u64>>,
     quiet: Quiet<(IpAddr, &'static str)>,
+}
+
+/// What a turn of the loop changed.
+#[derive(Debug, Default)]
+struct Turn {
+    changed: Vec<MachineId>,
+    joined: Vec<MachineId>,
+    left: Vec<MachineId>,
 }
 
 impl Intake {
@@ -74,8 +87,15 @@ impl Intake {
         pools: Arc<Pools>,
         changes: Arc<watch::Sender<u64>>,
     ) -> Self {
-        let (counts, quiet, clock) = (Arc::default(), Quiet::default(), pools.clock());
-        Self { fleet, keyring, scorers, pools, clock, counts, changes, quiet }
+        let (counts, pulse, quiet) = (Arc::default(), Arc::default(), Quiet::default());
+        let clock = pools.clock();
+        Self { fleet, keyring, scorers, pools, clock, counts, pulse, deaf_ms: 0, changes, quiet }
+    }
+
+    /// What must beat beside the tasks that receive.
+    #[must_use]
+    pub fn pulse(&self) -> Arc<Pulse> {
+        Arc::clone(&self.pulse)
     }
 
     /// What has arrived so far.
@@ -86,7 +106,7 @@ impl Intake {
 
     /// Works until told to stop.
     pub fn run(mut self, events: &Receiver<Event>) {
-        let (mut swept_ms, mut worked_ms) = (0, 0);
+        let mut swept_ms = 0;
         loop {
             let first = match events.recv_timeout(SWEEP) {
                 Ok(event) => Some(event),
@@ -96,57 +116,61 @@ impl Intake {
             // Everything that has arrived is applied before anybody is called gone or anything is
             // scored: however slow a policy is, reports do not age in the queue.
             let now_ms = self.clock.now_ms();
-            let (mut changed, mut joined) = (Vec::new(), Vec::new());
+            let (beat_ms, deaf_ms) = self.pulse.read();
+            let mut turn = Turn::default();
             for event in first.into_iter().chain(events.try_iter().take(QUEUE_MAX)) {
                 match event {
-                    Event::Datagrams(batch) => self.apply(&batch, &mut changed, &mut joined),
+                    Event::Datagrams(batch) => self.apply(&batch, &mut turn),
                     Event::Stop => return,
                 }
             }
             let mut gone = Vec::new();
             if now_ms.saturating_sub(swept_ms) >= SWEEP_MS {
-                // After a pause of this process the reports of that time are still to be read.
-                if now_ms.saturating_sub(worked_ms) < STALL_MS {
-                    gone = self.fleet.write().expire(now_ms);
-                }
+                self.note_deafness(beat_ms, deaf_ms);
+                gone = self.fleet.write().expire(beat_ms.min(now_ms));
                 if self.pools.tend(now_ms) {
                     self.changes.send_modify(|changes| *changes += 1);
                 }
                 swept_ms = now_ms;
             }
-            changed.extend(&gone);
-            self.refresh(changed);
-            self.log(&joined, "machine reports");
+            turn.changed.extend(&gone);
+            self.refresh(turn.changed);
+            self.log(&turn.joined, "machine reports");
+            self.log(&turn.left, "machine leaves");
             self.log(&gone, "machine is gone: its reports have stopped");
-            worked_ms = self.clock.now_ms();
         }
     }
 
-    /// Takes a batch of datagrams to the fleet; what changed and who is new.
-    fn apply(
-        &mut self,
-        batch: &[Datagram],
-        changed: &mut Vec<MachineId>,
-        joined: &mut Vec<MachineId>,
-    ) {
-        let before = changed.len();
+    /// Tells the fleet of time that was not listened up to the last beat.
+    fn note_deafness(&mut self, beat_ms: u64, deaf_ms: u64) {
+        let length_ms = deaf_ms.saturating_sub(self.deaf_ms);
+        if length_ms == 0 {
+            return;
+        }
+        self.deaf_ms = deaf_ms;
+        self.fleet.write().was_deaf(length_ms, beat_ms);
+        if self.quiet.may((IpAddr::V4(Ipv4Addr::UNSPECIFIED), "deaf")) {
+            tracing::warn!(
+                length_ms,
+                "this host was held up and did not listen: no machine is called gone for that time"
+            );
+        }
+    }
+
+    /// Takes a batch of datagrams to the fleet.
+    fn apply(&mut self, batch: &[Datagram], turn: &mut Turn) {
+        let before = turn.changed.len();
         let fleet = Arc::clone(&self.fleet);
         let mut fleet = fleet.write();
         for datagram in batch {
-            self.apply_one(&mut fleet, datagram, changed, joined);
+            self.apply_one(&mut fleet, datagram, turn);
         }
-        let reports = (changed.len() - before) as u64;
+        let reports = (turn.changed.len() - before) as u64;
         self.counts.datagrams.fetch_add(batch.len() as u64, Ordering::Relaxed);
         self.counts.reports.fetch_add(reports, Ordering::Relaxed);
     }
 
-    fn apply_one(
-        &mut self,
-        fleet: &mut Fleet,
-        datagram: &Datagram,
-        changed: &mut Vec<MachineId>,
-        joined: &mut Vec<MachineId>,
-    ) {
+    fn apply_one(&mut self, fleet: &mut Fleet, datagram: &Datagram, turn: &mut Turn) {
         let reports = match wire::decode(&datagram.bytes, &self.keyring) {
             Ok(reports) => reports,
             Err(error) => {
@@ -160,13 +184,24 @@ impl Intake {
         for report in &reports {
             let reason = match fleet.apply(report, datagram.from, received_ms) {
                 Applied::Joined(id) => {
-                    joined.push(id);
-                    changed.push(id);
+                    turn.joined.push(id);
+                    turn.changed.push(id);
+                    continue;
+                }
+                Applied::Left(id) => {
+                    turn.left.push(id);
+                    turn.changed.push(id);
                     continue;
                 }
                 Applied::Changed(id) => {
-                    changed.push(id);
+                    turn.changed.push(id);
                     continue;
+                }
+                Applied::Namesake { id, is_new } => {
+                    if is_new {
+                        warn_of_namesake(fleet, id);
+                    }
+                    "namesake"
                 }
                 Applied::Duplicate => "duplicate",
                 Applied::Older => "older",
@@ -204,4 +239,15 @@ impl Intake {
         self.scorers.refresh(&changed, self.clock.now_ms());
         self.changes.send_modify(|changes| *changes += 1);
     }
+}
+
+fn warn_of_namesake(fleet: &Fleet, id: MachineId) {
+    let Some(machine) = fleet.get(id) else { return };
+    let Some(other) = machine.namesake() else { return };
+    tracing::warn!(
+        machine = %machine.name,
+        counts = %machine.source,
+        refused = %other.source,
+        "two agents report under one name: the first one counts while it lives; set agent.machine"
+    );
 }

@@ -2,8 +2,8 @@
 //!
 //! Frame, version 1: `LL`, version byte, flags byte (0), key id (u32, big-endian; 0: unsigned),
 //! payload, and for signed frames 16 bytes of tag. Payload: a MessagePack array of reports, each a
-//! positional array in the order of [`Report`]'s fields; an unknown trailing element is skipped, so
-//! that fields may be added at the end. Metrics are two arrays (names, values), labels a map.
+//! positional array in the order of [`Report`]'s fields, of which `sent_ms` may be left out; an unknown
+//! trailing element is skipped, so that fields may be added at the end. Metrics are two arrays (names, values), labels a map.
 //!
 //! Invariants: no bytes panic the decoder; encoding then decoding gives the same report; a frame
 //! is consumed to its last byte or refused; what is returned has passed [`Report::check`].
@@ -140,7 +140,9 @@ impl State {
 
 impl Serialize for Report<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut row = serializer.serialize_tuple(12)?;
+        // What is not said is left out: the form of the first version.
+        let is_stamped = self.sent_ms != 0;
+        let mut row = serializer.serialize_tuple(12 + usize::from(is_stamped))?;
         row.serialize_element(self.farm)?;
         row.serialize_element(self.machine)?;
         row.serialize_element(&self.boot)?;
@@ -153,6 +155,9 @@ impl Serialize for Report<'_> {
         row.serialize_element(&self.metrics.values)?;
         row.serialize_element(&self.services)?;
         row.serialize_element(&Labels(&self.labels))?;
+        if is_stamped {
+            row.serialize_element(&self.sent_ms)?;
+        }
         row.end()
     }
 }
@@ -220,6 +225,7 @@ impl<'de: 'a, 'a> Visitor<'de> for Row<Report<'a>> {
             metrics: metrics(&mut row)?,
             services: field::<_, Capped<Service<'a>, SERVICES_MAX>>(&mut row, "services")?.0,
             labels: field::<_, LabelPairs<'a>>(&mut row, "labels")?.0,
+            sent_ms: row.next_element()?.unwrap_or(0),
         };
         skip_rest(row)?;
         Ok(report)

@@ -39,6 +39,7 @@ pub struct Host {
     supply: mpsc::Sender<supply::Event>,
     threads: Vec<JoinHandle<()>>,
     receiver: tokio::task::JoinHandle<()>,
+    pulse: tokio::task::JoinHandle<()>,
     server: tokio::task::JoinHandle<std::io::Result<()>>,
     close: oneshot::Sender<()>,
 }
@@ -72,7 +73,7 @@ impl Host {
         let asked = Arc::new(Pools::new(pools.clone(), clock, config.decisions));
         let (tended, told) = (Arc::clone(&asked), Arc::clone(&changes));
         let intake = Intake::new(written, keyring, scored, tended, told);
-        let counts = intake.counts();
+        let (counts, pulse) = (intake.counts(), intake.pulse());
         let supply = Supply::new(
             engine,
             config.policies.clone(),
@@ -87,6 +88,7 @@ impl Host {
             fleet,
             board: supply.board(),
             intake: Arc::clone(&counts),
+            pulse: Arc::clone(&pulse),
             stopping: AtomicBool::new(false),
         });
         let threads = vec![
@@ -108,6 +110,7 @@ impl Host {
             supply: supply_events,
             threads,
             receiver: tokio::spawn(inlet.run(hand_over)),
+            pulse: tokio::spawn(async move { pulse.run(clock).await }),
             server: tokio::spawn(server.into_future()),
             close,
         })
@@ -160,8 +163,8 @@ impl Host {
             Ok(Err(error)) => tracing::error!(%error, "the HTTP task failed"),
             Err(_) => tracing::warn!("some requests did not finish within {DRAIN_WAIT:?}"),
         }
-        let Self { intake, supply, threads, receiver, .. } = self;
-        Closed { intake, supply, threads, receiver }
+        let Self { intake, supply, threads, receiver, pulse, .. } = self;
+        Closed { intake, supply, threads, tasks: [receiver, pulse] }
     }
 }
 
@@ -170,13 +173,13 @@ pub(super) struct Closed {
     intake: SyncSender<intake::Event>,
     supply: mpsc::Sender<supply::Event>,
     threads: Vec<JoinHandle<()>>,
-    receiver: tokio::task::JoinHandle<()>,
+    tasks: [tokio::task::JoinHandle<()>; 2],
 }
 
 impl Closed {
     /// Ends what is left.
     pub(super) async fn end(self) {
-        self.receiver.abort();
+        self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
         // Threads that have ended already need not be told.
         self.supply.send(supply::Event::Stop).ok();
         let intake = self.intake;

@@ -36,6 +36,7 @@ fn report<'a>() -> Report<'a> {
             in_flight: 10,
         }],
         labels: vec![("zone", "a")],
+        sent_ms: 0,
     }
 }
 
@@ -119,10 +120,11 @@ fn unknown_trailing_fields_are_skipped() {
     let mut frame = golden(PLAIN);
     assert_eq!((frame[9], frame[80]), (0x9c, 0x98), "12 fields of a report, 8 of a service");
     let service_end = frame.len() - 8; // before the labels { "zone": "a" }
-    frame.extend_from_slice(&[0x93, 1, 2, 3]);
+    frame.extend_from_slice(&[5, 0x93, 1, 2, 3]); // the stamp, and what nobody knows yet
     frame.insert(service_end, 0xc3);
-    (frame[9], frame[80]) = (0x9d, 0x99);
-    assert_eq!(decode(&frame, &Keyring::default()), Ok(vec![report()]));
+    (frame[9], frame[80]) = (0x9e, 0x99);
+    let stamped = Report { sent_ms: 5, ..report() };
+    assert_eq!(decode(&frame, &Keyring::default()), Ok(vec![stamped]));
 }
 
 #[track_caller]
@@ -176,9 +178,10 @@ fn reports() -> impl Strategy<Value = Report<'static>> {
     let state = prop::sample::select(vec![State::Ready, State::Draining, State::Leaving]);
     let label = (prop::sample::select(&NAMES[..]), prop::sample::select(&NAMES[..]));
     let labels = prop::collection::vec(label, 0..3);
-    let numbers = (any::<u64>(), any::<u64>(), 1..3_600_000_u32, any::<u32>());
+    let numbers = (any::<u64>(), any::<u64>(), 1..3_600_000_u32, any::<u32>(), any::<u64>());
     (state, metrics(), services(), labels, numbers).prop_map(
-        |(state, metrics, services, labels, (boot, seq, interval_ms, delay_ms))| Report {
+        |(state, metrics, services, labels, (boot, seq, interval_ms, delay_ms, sent_ms))| Report {
+            sent_ms,
             boot,
             seq,
             interval_ms,

@@ -1,0 +1,266 @@
+//! One machine as of its last report, and what it offers.
+//!
+//! In: reports that are newer than what is known. Metric names are shared between machines that report
+//! the same ones, and a row's parts are written anew only where they changed.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::patience::DeadRule;
+use super::{DEFAULT_SERVICE, Loss, Namesake};
+use crate::report::{Metrics, Report, Service, State};
+
+/// Sets of metric names remembered for sharing: farms have a few makes of machines.
+const NAME_SETS_MAX: usize = 64;
+
+/// The names of a report's metrics, shared by all reports that have the same ones, so that a lookup
+/// table made for them stays good.
+pub type MetricNames = Arc<[Box<str>]>;
+
+/// Values with their names.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// Same order and length as `values`.
+    pub names: MetricNames,
+    /// What was reported; not finite: not reported.
+    pub values: Vec<f64>,
+}
+
+/// One service of a machine.
+#[derive(Debug, Clone)]
+pub struct Offered {
+    /// Names the pool's service.
+    pub name: Box<str>,
+    /// As reported; empty: the machine's source address.
+    pub address: Arc<str>,
+    /// Capacity, > 0.
+    pub weight: f64,
+    /// The service's own metrics.
+    pub metrics: Measured,
+    /// Requests taken since the agent started.
+    pub accepted: u64,
+    /// Requests finished since the agent started.
+    pub completed: u64,
+    /// Requests open.
+    pub in_flight: u32,
+}
+
+/// One machine as of its last report.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// Its name.
+    pub name: Arc<str>,
+    /// When its agent started, milliseconds since 1970 by its own clock.
+    pub boot: u64,
+    /// The last report's number.
+    pub seq: u64,
+    /// Milliseconds between its reports.
+    pub interval_ms: u32,
+    /// What it says of itself.
+    pub state: State,
+    /// Whether reports still come.
+    pub alive: bool,
+    /// Capacity, > 0.
+    pub weight: f64,
+    /// Where its last report came from.
+    pub source: IpAddr,
+    /// When the last report was received, milliseconds of the host's clock.
+    pub received_ms: u64,
+    /// When it was captured, on the same clock.
+    pub captured_ms: u64,
+    /// The machine's metrics.
+    pub metrics: Measured,
+    /// What it offers; never empty.
+    pub services: Vec<Offered>,
+    /// Free words.
+    pub labels: Vec<(Box<str>, Box<str>)>,
+    /// Which reports were lost.
+    pub loss: Loss,
+    /// Silence after which it is gone, in milliseconds.
+    pub patience_ms: u64,
+    /// When the last report was heard, in time that this host listened.
+    pub(super) heard_ms: u64,
+    /// When the last report was sent, milliseconds since 1970 by the agent's clock; 0: not said.
+    pub(super) sent_ms: u64,
+    /// Another agent that reports, or has just reported, under this name.
+    pub(super) other: Option<Box<Namesake>>,
+}
+
+/// Where and when a report was received.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Heard {
+    pub(super) from: IpAddr,
+    /// On the host's clock.
+    pub(super) received_ms: u64,
+    /// In time that this host listened.
+    pub(super) heard_ms: u64,
+}
+
+/// The metric names of recent reports, newest first: machines of one make share them.
+#[derive(Debug, Default)]
+pub(super) struct NameSets {
+    recent: VecDeque<MetricNames>,
+}
+
+impl Machine {
+    pub(super) fn new(
+        report: &Report<'_>,
+        heard: Heard,
+        rule: DeadRule,
+        names: &mut NameSets,
+    ) -> Self {
+        let mut machine = Self {
+            name: report.machine.into(),
+            boot: report.boot,
+            seq: report.seq,
+            interval_ms: report.interval_ms,
+            state: report.state,
+            alive: false,
+            weight: report.weight,
+            source: heard.from,
+            received_ms: heard.received_ms,
+            captured_ms: heard.received_ms,
+            metrics: Measured { names: names.get(&[]), values: Vec::new() },
+            services: Vec::new(),
+            labels: Vec::new(),
+            loss: Loss::default(),
+            patience_ms: 0,
+            heard_ms: heard.heard_ms,
+            sent_ms: report.sent_ms,
+            other: None,
+        };
+        machine.take(report, heard, rule, names);
+        machine
+    }
+
+    /// Takes a report that is newer than this one, or of an agent that takes over.
+    pub(super) fn replace(
+        &mut self,
+        report: &Report<'_>,
+        heard: Heard,
+        rule: DeadRule,
+        names: &mut NameSets,
+    ) {
+        // A restarted agent counts from 1 again: the gap between two boots says nothing.
+        let gap = if report.boot == self.boot { report.seq - self.seq } else { 1 };
+        self.loss.received(gap, rule.brief_max());
+        self.take(report, heard, rule, names);
+    }
+
+    fn take(&mut self, report: &Report<'_>, heard: Heard, rule: DeadRule, names: &mut NameSets) {
+        self.boot = report.boot;
+        self.seq = report.seq;
+        self.interval_ms = report.interval_ms;
+        self.state = report.state;
+        self.alive = report.state != State::Leaving;
+        self.weight = report.weight;
+        self.source = heard.from;
+        self.received_ms = heard.received_ms;
+        self.captured_ms = heard.received_ms.saturating_sub(report.delay_ms.into());
+        self.heard_ms = heard.heard_ms;
+        self.sent_ms = report.sent_ms;
+        self.patience_ms = rule.silence_ms(&self.loss, report.interval_ms);
+        self.metrics.take(&report.metrics, names);
+        self.take_services(&report.services, names);
+        let same = self.labels.len() == report.labels.len()
+            && self.labels.iter().zip(&report.labels).all(|(a, b)| *a.0 == *b.0 && *a.1 == *b.1);
+        if !same {
+            self.labels = report.labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+        }
+    }
+
+    fn take_services(&mut self, services: &[Service<'_>], names: &mut NameSets) {
+        let implied = [Service {
+            name: DEFAULT_SERVICE,
+            address: "",
+            weight: 1.0,
+            metrics: Metrics::default(),
+            accepted: 0,
+            completed: 0,
+            in_flight: 0,
+        }];
+        let services = if services.is_empty() { &implied } else { services };
+        let same = self.services.len() == services.len()
+            && self.services.iter().zip(services).all(|(a, b)| *a.name == *b.name);
+        if !same {
+            let offered = |service: &Service<'_>| Offered {
+                name: service.name.into(),
+                address: service.address.into(),
+                weight: service.weight,
+                metrics: Measured { names: names.get(&[]), values: Vec::new() },
+                accepted: 0,
+                completed: 0,
+                in_flight: 0,
+            };
+            self.services = services.iter().map(offered).collect();
+        }
+        for (offered, service) in self.services.iter_mut().zip(services) {
+            if *offered.address != *service.address {
+                offered.address = service.address.into();
+            }
+            offered.weight = service.weight;
+            offered.metrics.take(&service.metrics, names);
+            offered.accepted = service.accepted;
+            offered.completed = service.completed;
+            offered.in_flight = service.in_flight;
+        }
+    }
+
+    /// Whether the machine's targets may be picked.
+    #[must_use]
+    pub fn takes_work(&self) -> bool {
+        self.alive && self.state == State::Ready
+    }
+
+    /// The address to offer for a service: the reported one, else where the reports come from.
+    #[must_use]
+    pub fn address_of(&self, service: &Offered) -> Arc<str> {
+        if service.address.is_empty() {
+            self.source.to_string().into()
+        } else {
+            Arc::clone(&service.address)
+        }
+    }
+
+    /// Another agent that is certain to report under this name as well.
+    #[must_use]
+    pub fn namesake(&self) -> Option<&Namesake> {
+        self.other.as_deref().filter(|other| other.is_certain())
+    }
+}
+
+impl Measured {
+    /// The value of a metric, if it was reported as a finite number.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<f64> {
+        let index = self.names.iter().position(|known| **known == *name)?;
+        self.values.get(index).copied().filter(|value| value.is_finite())
+    }
+
+    /// Replaces the values; the names are kept where they are the same.
+    fn take(&mut self, metrics: &Metrics<'_>, names: &mut NameSets) {
+        if !is_same(&self.names, &metrics.names) {
+            self.names = names.get(&metrics.names);
+        }
+        self.values.clear();
+        self.values.extend_from_slice(&metrics.values);
+    }
+}
+
+impl NameSets {
+    /// These names, shared with other reports that have the same ones.
+    fn get(&mut self, names: &[&str]) -> MetricNames {
+        if let Some(known) = self.recent.iter().find(|known| is_same(known, names)) {
+            return Arc::clone(known);
+        }
+        let new: MetricNames = names.iter().map(|name| (*name).into()).collect();
+        self.recent.truncate(NAME_SETS_MAX - 1);
+        self.recent.push_front(Arc::clone(&new));
+        new
+    }
+}
+
+fn is_same(known: &MetricNames, names: &[&str]) -> bool {
+    known.len() == names.len() && known.iter().zip(names).all(|(a, b)| **a == **b)
+}

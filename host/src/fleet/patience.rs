@@ -1,0 +1,70 @@
+//! The dead rule: how many reports in a row may be missing before a machine is called gone.
+//!
+//! `miss_limit` for a machine whose reports arrive. For one whose reports get lost, as many as are
+//! lost in a row at most once in [`REPORTS_A_RUN`] reports, by its loss history: the share `p` of lost
+//! reports and the share `q` of lost ones after a lost one (Gilbert's model) give a run of `m` the
+//! share `p * q^(m - 1)`. Where losses do not come in bursts `q` is `p`, to which it is drawn while
+//! few were lost. Three bounds keep the estimate from being fooled: a long run is an outage and tells
+//! nothing of single losses; the next run may be a little longer than the longest brief one lately;
+//! and nobody gets more than [`MISSES_FACTOR_MAX`] times the limit, so that who is dead is found.
+//! Silence that ends in death is no loss: only a later report of the same agent makes it one.
+
+use super::loss::{Loss, Tally};
+
+/// One run that is too long in so many reports is borne: two and a half days at one each two
+/// seconds.
+const REPORTS_A_RUN: f64 = 100_000.0;
+/// Misses allowed at most, in miss limits: half of all reports lost needs six of them.
+pub const MISSES_FACTOR_MAX: u32 = 8;
+/// Longer runs are outages, in miss limits.
+const OUTAGE_FACTOR: u32 = 4;
+/// Longest run that is remembered, in miss limits.
+const BRIEF_FACTOR: u32 = 2;
+/// Reports that a share is taken of at least: one of the first four that is lost is not a quarter.
+const REPORTS_MIN: u32 = 32;
+/// Lost reports that it takes to believe that losses come in bursts.
+const DOUBT: f64 = 16.0;
+
+/// The configured part of the rule.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DeadRule {
+    /// Missed reports that make a machine without loss gone.
+    pub(super) miss_limit: u32,
+}
+
+impl DeadRule {
+    /// Silence after which a machine is gone: the misses and half an interval, in milliseconds.
+    pub(super) fn silence_ms(self, loss: &Loss, interval_ms: u32) -> u64 {
+        let interval_ms = u64::from(interval_ms);
+        interval_ms * u64::from(self.misses(loss)) + interval_ms / 2
+    }
+
+    /// Longest run of lost reports that is remembered.
+    pub(super) fn brief_max(self) -> u32 {
+        self.miss_limit.saturating_mul(BRIEF_FACTOR)
+    }
+
+    fn misses(self, loss: &Loss) -> u32 {
+        if loss.history == 0 && loss.longest_run() == 0 {
+            return self.miss_limit;
+        }
+        let tally = loss.tally(self.miss_limit.saturating_mul(OUTAGE_FACTOR));
+        let borne = borne(tally).max(loss.longest_run() + 1);
+        borne.clamp(self.miss_limit, self.miss_limit.saturating_mul(MISSES_FACTOR_MAX))
+    }
+}
+
+/// Length of a run of losses that is rare enough.
+fn borne(tally: Tally) -> u32 {
+    let lost = f64::from(tally.lost);
+    let share = lost / f64::from(tally.reports.max(REPORTS_MIN));
+    if share * REPORTS_A_RUN <= 1.0 {
+        return 0;
+    }
+    let again = (f64::from(tally.lost_again) + DOUBT * share) / (lost + DOUBT);
+    let further = (share * REPORTS_A_RUN).ln() / -again.ln();
+    // A share of 1 or near it gives infinity: the conversion saturates, the caller bounds it.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+    let further = further.ceil() as u32;
+    further.saturating_add(1)
+}
