@@ -28,15 +28,28 @@ impl Farm {
         Self::with_files(pools, &[]).await
     }
 
-    /// The same with files in the folder from the start.
+    /// One pool, `default`, for reports that come like this.
+    pub(crate) async fn with_reports(reports: ReportsConfig) -> Self {
+        Self::start(reports, vec![pool("default", "weighted", "least-loaded")], &[]).await
+    }
+
+    /// Pools with files in the folder from the start.
     pub(crate) async fn with_files(pools: Vec<PoolConfig>, files: &[(&str, &[u8])]) -> Self {
+        Self::start(reports(0), pools, files).await
+    }
+
+    async fn start(
+        reports: ReportsConfig,
+        pools: Vec<PoolConfig>,
+        files: &[(&str, &[u8])],
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for (name, bytes) in files {
             std::fs::write(folder.path().join(name), bytes).unwrap();
         }
         let config = Config {
             agent: None,
-            reports: reports(0),
+            reports,
             host: Some(HostConfig {
                 listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
                 policies: folder.path().to_owned(),
@@ -103,6 +116,15 @@ impl Farm {
     pub(crate) fn send_udp(&self, bytes: &[u8]) {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         socket.send_to(bytes, (Ipv4Addr::LOCALHOST, self.host().report_port())).unwrap();
+    }
+
+    /// Sends raw bytes to the group, on loopback.
+    pub(crate) fn send_multicast(&self, bytes: &[u8]) {
+        let socket =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).unwrap();
+        socket.set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
+        let group = reports(self.host().report_port()).group;
+        socket.send_to(bytes, &SocketAddr::V4(group).into()).unwrap();
     }
 
     /// Waits, change by change, until `look` finds what it wants.

@@ -10,6 +10,7 @@ mod twins;
 
 mod api;
 mod corpus;
+mod entry;
 mod faults;
 mod feedback;
 mod live;

@@ -3,7 +3,7 @@
 //! Every metric has its own interval and window; the report carries window averages. Invariants: no
 //! report leaves before every window is full (a half-filled one would look idle); `seq` counts from
 //! 1 without gaps; after a pause one report leaves, not a burst. [`Agent`] takes the time as an
-//! argument and knows no socket; [`run`] gives it a clock and sends what it makes.
+//! argument (but for the stamp of signed reports) and knows no socket; [`run`] gives it a clock and sends what it makes.
 
 mod source;
 mod window;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::clock::wall_ms;
 use crate::config::{AgentConfig, MetricConfig, ServiceConfig};
 use crate::report::{Keyring, Metrics, Report, Service, State, wire};
 pub use source::{Sample, SystemSample};
@@ -136,7 +137,8 @@ impl Agent {
             },
             services: self.config.services.iter().map(offered).collect(),
             labels: self.config.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
-            sent_ms: 0,
+            // Unsigned reports say nothing that nobody can trust.
+            sent_ms: if self.keyring.signing_id() == 0 { 0 } else { wall_ms() },
         }
     }
 }

@@ -1,14 +1,16 @@
 //! HTTP in, JSON (or one line of text) out: the only place that knows either.
 //!
 //! Handlers ask the pools, the fleet and the policies and translate; they decide nothing. [`body`]
-//! and [`decision`] are the JSON shapes, [`outcome`] reads what applications report, [`error`] the one place that knows status codes, [`mod@metrics`] what Prometheus
-//! reads. A request waits for its guest's deadlines at most.
+//! and [`decision`] are the JSON shapes, [`outcome`] reads what applications report, [`refusal`] shows
+//! whose reports are refused, [`error`] is the one place that knows status codes, [`mod@metrics`] what
+//! Prometheus reads. A request waits for its guest's deadlines at most.
 
 mod body;
 mod decision;
 mod error;
 mod metrics;
 mod outcome;
+mod refusal;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,6 +60,7 @@ pub fn router(view: Arc<View>) -> Router {
         .route("/v1/pools", get(pools))
         .route("/v1/machines", get(machines))
         .route("/v1/machines/{name}", get(machine))
+        .route("/v1/refused", get(refused))
         .route("/v1/policies", get(policies))
         .route("/v1/policies/{name}", get(policy))
         .route("/healthz", get(|| async { "ok\n" }))
@@ -146,6 +149,12 @@ async fn machine(
     let fleet = view.fleet.read();
     let (_, machine) = fleet.by_name(&name).ok_or_else(|| ApiError::unknown_machine(&name))?;
     Ok(Json(body::Machine::of(machine, &targets, view.pools.clock().now_ms())))
+}
+
+async fn refused(State(view): State<Arc<View>>) -> Json<Vec<refusal::Refusal>> {
+    let now_ms = view.pools.clock().now_ms();
+    let refused = view.intake.refused.lock();
+    Json(refused.kinds().map(|(kind, of)| refusal::Refusal::of(kind, of, now_ms)).collect())
 }
 
 async fn policies(State(view): State<Arc<View>>) -> Json<Vec<body::Policy>> {

@@ -166,6 +166,9 @@ fn config_command(command: &ConfigCommand, file: Option<&Path>) -> Result<(), Fa
         ConfigCommand::Check => {
             let config = load(file)?;
             config.reports.keyring()?;
+            for warning in config.reports.warnings(config.host.is_some()) {
+                complain(&format!("warning: {warning}"));
+            }
             say("the configuration is good");
         }
     }
@@ -175,7 +178,9 @@ fn config_command(command: &ConfigCommand, file: Option<&Path>) -> Result<(), Fa
 fn load(file: Option<&Path>) -> Result<Config, Failure> {
     let usual = Path::new(USUAL_FILE);
     let file = file.or_else(|| usual.exists().then_some(usual));
-    Ok(file.map_or_else(|| Ok(Config::default()), Config::load)?)
+    let mut config = file.map_or_else(|| Ok(Config::default()), Config::load)?;
+    config.reports.take_secrets(|name| std::env::var(name).ok());
+    Ok(config)
 }
 
 #[tokio::main]

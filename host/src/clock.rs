@@ -1,8 +1,16 @@
-//! The host's one clock: monotonic milliseconds since its start.
+//! The host's one clock: monotonic milliseconds since its start; and the wall clock.
 //!
-//! Wall clocks of two machines are never compared; everything in the fleet is dated by this.
+//! Everything in the fleet is dated by the monotonic one. Wall clocks of two machines are compared in
+//! [`crate::report::gate`] only.
 
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Milliseconds since 1970 by this machine's wall clock, which may jump; 0 before that.
+#[must_use]
+pub fn wall_ms() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// Milliseconds since the host's start.
 #[derive(Debug, Clone, Copy)]

@@ -5,6 +5,7 @@
 //! environment is not read here, and secrets are named by file, never held.
 
 mod agent;
+mod keys;
 mod read;
 
 use std::collections::BTreeSet;
@@ -15,9 +16,11 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use crate::report::{Key, Keyring, is_name};
+use crate::report::gate::SKEW_MAX;
+use crate::report::is_name;
 use agent::agent;
 pub use agent::{AgentConfig, EVERY_MIN, MetricConfig, MetricSource, ServiceConfig, WINDOW_MAX};
+pub use keys::{AllowConfig, KeyConfig, Secret, SecretSource};
 use read::Section;
 #[cfg(feature = "host")]
 pub(crate) use read::nearest;
@@ -64,26 +67,11 @@ pub struct ReportsConfig {
     pub send_to: Vec<Destination>,
     /// Secrets of signed reports, the signing one first; empty: unsigned.
     pub keys: Vec<KeyConfig>,
-}
-
-impl ReportsConfig {
-    /// Reads the secrets.
-    ///
-    /// # Errors
-    /// Every secret file that cannot be used.
-    pub fn keyring(&self) -> Result<Keyring, ConfigError> {
-        let mut problems = Vec::new();
-        let mut keys = Vec::new();
-        for (index, key) in self.keys.iter().enumerate() {
-            match key.read() {
-                Ok(key) => keys.push(key),
-                Err(what) => {
-                    problems.push(Problem { key: format!("reports.keys[{index}]"), what });
-                }
-            }
-        }
-        if problems.is_empty() { Ok(Keyring::new(keys)) } else { Err(ConfigError { problems }) }
-    }
+    /// How far the stamp of a signed report may be from this machine's clock; 0: not looked at.
+    #[serde(serialize_with = "as_text")]
+    pub max_skew: Duration,
+    /// Where machines may report from; the first one that fits a name counts.
+    pub allow: Vec<AllowConfig>,
 }
 
 /// A unicast destination of reports, `udp://host:port`.
@@ -96,26 +84,6 @@ pub struct Destination {
 impl Serialize for Destination {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&format!("udp://{}", self.authority))
-    }
-}
-
-/// One of `reports.keys`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct KeyConfig {
-    /// Travels with each report; not 0.
-    pub id: u32,
-    /// Holds the secret; white space around it is cut off.
-    pub secret_file: PathBuf,
-}
-
-impl KeyConfig {
-    fn read(&self) -> Result<Key, String> {
-        let file = self.secret_file.display();
-        let secret = std::fs::read(&self.secret_file)
-            .map_err(|error| format!("cannot read secret_file {file}: {error}"))?;
-        let least = crate::report::auth::SECRET_BYTES_MIN;
-        Key::new(self.id, secret.trim_ascii())
-            .ok_or_else(|| format!("the secret in {file} is shorter than {least} bytes"))
     }
 }
 
@@ -169,6 +137,10 @@ pub struct HealthConfig {
     /// Time in which a target that joins or returns warms up; 0: it is warm at once.
     #[serde(serialize_with = "as_text")]
     pub slow_start: Duration,
+    /// Share of its work with which it starts, above 0 to 1.
+    pub slow_start_min: f64,
+    /// Curve of its rise, > 0: 1 is a straight line, above 1 rises early, below 1 late.
+    pub slow_start_aggression: f64,
 }
 
 impl PoolConfig {
@@ -195,6 +167,8 @@ impl Default for HealthConfig {
             max_ejected: 0.1,
             panic_threshold: 0.5,
             slow_start: Duration::from_secs(30),
+            slow_start_min: 0.1,
+            slow_start_aggression: 1.0,
         }
     }
 }
@@ -245,6 +219,8 @@ impl Default for ReportsConfig {
             interfaces: Vec::new(),
             send_to: Vec::new(),
             keys: Vec::new(),
+            max_skew: Duration::from_secs(60),
+            allow: Vec::new(),
         }
     }
 }
@@ -344,17 +320,9 @@ fn reports(mut section: Section<'_>) -> ReportsConfig {
         group: section.group("group", default.group),
         interfaces: section.strings("interfaces"),
         send_to: section.destinations("send_to"),
-        keys: section.sections("keys").into_iter().flatten().map(key).collect(),
-    };
-    section.finish();
-    config
-}
-
-fn key(mut section: Section<'_>) -> KeyConfig {
-    section.require("id");
-    let config = KeyConfig {
-        id: section.integer("id", 0, 1..=u32::MAX.into()),
-        secret_file: section.required_string("secret_file").into(),
+        keys: section.sections("keys").into_iter().flatten().map(keys::key).collect(),
+        max_skew: section.duration("max_skew", default.max_skew, Duration::ZERO..=SKEW_MAX),
+        allow: section.sections("allow").into_iter().flatten().map(keys::allow).collect(),
     };
     section.finish();
     config
@@ -415,6 +383,8 @@ fn health(mut section: Section<'_>) -> HealthConfig {
         max_ejected: section.share("max_ejected", default.max_ejected),
         panic_threshold: section.share("panic_threshold", default.panic_threshold),
         slow_start: section.duration("slow_start", default.slow_start, slow_start),
+        slow_start_min: section.part("slow_start_min", default.slow_start_min),
+        slow_start_aggression: section.weight("slow_start_aggression"),
     };
     section.finish();
     config

@@ -119,9 +119,15 @@ impl Fleet {
         }
     }
 
+    /// Whether a report is for this farm.
+    #[must_use]
+    pub fn is_of_farm(&self, report: &Report<'_>) -> bool {
+        report.farm == self.farm
+    }
+
     /// Takes a report, if it is newer than what is known.
     pub fn apply(&mut self, report: &Report<'_>, from: IpAddr, received_ms: u64) -> Applied {
-        if report.farm != self.farm {
+        if !self.is_of_farm(report) {
             return Applied::ForeignFarm;
         }
         let heard = Heard { from, received_ms, heard_ms: self.listening.at(received_ms) };

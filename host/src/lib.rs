@@ -14,7 +14,6 @@
     reason = "an application's documentation is for its readers, built with private items"
 )]
 
-#[cfg(feature = "host")]
 pub mod clock;
 pub mod config;
 pub mod telemetry;

@@ -2,12 +2,14 @@
 //!
 //! In: fields borrowed from the agent or from a datagram. Out: the same, checked. Ratios are 0 to 1,
 //! durations are milliseconds in suffixed integers. Reports are values: nothing here has a clock, a
-//! socket or a lock. [`wire`] is the byte form, [`auth`] the keys.
+//! socket or a lock. [`wire`] is the byte form, [`auth`] the keys, [`gate`] who may report.
 
 pub mod auth;
+pub mod gate;
 pub mod wire;
 
 pub use auth::{Key, Keyring};
+pub use gate::Gate;
 pub use wire::WireError;
 
 /// Bytes of a datagram at most, unless a single report is longer: fits one Ethernet frame, so that

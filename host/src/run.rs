@@ -76,6 +76,9 @@ impl Loadline {
         if config.agent.is_some() {
             return Err(RunError::NotBuilt("agent"));
         }
+        for warning in config.reports.warnings(config.host.is_some()) {
+            tracing::warn!("{warning}");
+        }
         #[cfg(feature = "host")]
         let host = match &config.host {
             Some(host) => Some(Host::start(host, &config.reports, &config.pools).await?),

@@ -164,6 +164,16 @@ impl<'p> Section<'p> {
         })
     }
 
+    /// A share that may not be 0.
+    pub(super) fn part(&mut self, key: &'static str, default: f64) -> f64 {
+        let share = self.share(key, default);
+        if share > 0.0 {
+            return share;
+        }
+        self.wrong(key, "must be above 0: a target without any work would never show what it can");
+        default
+    }
+
     pub(super) fn duration(
         &mut self,
         key: &'static str,
@@ -321,7 +331,8 @@ impl<'p> Section<'p> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    fn wrong(&self, key: &str, what: &str) {
+    /// Notes what is wrong with a key.
+    pub(super) fn wrong(&self, key: &str, what: &str) {
         let problem = Problem { key: self.path_of(key), what: what.to_owned() };
         self.problems.borrow_mut().push(problem);
     }

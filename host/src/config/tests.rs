@@ -28,7 +28,9 @@ fn what_is_printed_reads_back_as_the_same() {
         [reports]
         interfaces = ["lo"]
         send_to = ["udp://far:12000"]
-        keys = [{ id = 1, secret_file = "s" }]
+        keys = [{ id = 1, secret_file = "s" }, { id = 2, secret_env = "S" }]
+        max_skew = "5s"
+        allow = [{ machines = "web-*", networks = ["10.0.0.0/8", "::1"] }]
         [host]
         listen = "0.0.0.0:80"
         insecure = true
@@ -62,7 +64,9 @@ fn every_problem_is_reported_at_once_with_its_key() {
         [reports]
         group = "10.0.0.1:12000"
         send_to = ["tcp://x:1"]
-        keys = [{ secret_file = "s" }]
+        keys = [{ secret_file = "s" }, { id = 2, secret_file = "s", secret_env = "S" }]
+        max_skew = "1h"
+        allow = [{ machines = "a", networks = ["10.0.0.1/8"] }, {}]
         [host]
         listen = "everywhere"
         miss_limit = 1.5
@@ -70,7 +74,7 @@ fn every_problem_is_reported_at_once_with_its_key() {
         name = "web"
         formula = "../etc"
         strategy_settings = 3
-        health = { max_ejected = 1.5, ejection_time = "10m", panic = 0 }
+        health = { max_ejected = 1.5, ejection_time = "10m", panic = 0, slow_start_min = 0 }
         [[pool]]
         name = "web"
     "#;
@@ -86,12 +90,18 @@ fn every_problem_is_reported_at_once_with_its_key() {
         "reports.group: 10.0.0.1:12000 is not an IPv4 multicast address",
         "reports.send_to: \"tcp://x:1\" is not of the form",
         "reports.keys[0].id: is missing",
+        "reports.keys[1].secret_file: write either secret_file or secret_env",
+        "reports.max_skew: \"1h\" is not between 0s and 10m",
+        "reports.allow[0].networks: \"10.0.0.1/8\" is not a network like \"10.0.0.0/8\"",
+        "reports.allow[1].networks: is missing",
+        "reports.allow[1].machines: is missing",
         "host.listen: \"everywhere\" is not an address and port",
         "host.miss_limit: must be a whole number from 1 to 1000",
         "pool[0].formula: \"../etc\" is not a policy's name",
         "pool[0].strategy_settings: a whole number where a table belongs",
         "pool[0].health.ejection_time: \"10m\" is not between 10ms and 5m",
         "pool[0].health.max_ejected: must be a number from 0 to 1",
+        "pool[0].health.slow_start_min: must be above 0",
         "pool[0].health.panic: unknown key",
         "colour: unknown key (known here: agent, reports, host, pool)",
         "pool: two pools are named \"web\"",
@@ -158,4 +168,37 @@ fn secrets_come_from_files_and_are_named_when_they_do_not() {
         error.starts_with("reports.keys[0]: cannot read secret_file /nowhere/secret"),
         "{error}"
     );
+}
+
+#[test]
+fn secrets_of_the_environment_are_handed_in_and_never_printed() {
+    let text = "[host]\n[reports]\nkeys = [{ id = 1, secret_env = \"A\" }, { id = 2, secret_env = \"B\" }]";
+    let mut config = Config::parse(text).expect("a good file");
+    let missing = config.reports.keyring().expect_err("not looked at").to_string();
+    assert!(missing.contains("reports.keys[1]: the environment has no variable B"), "{missing}");
+    config.reports.take_secrets(|name| (name == "A").then(|| "  0123456789abcdef\n".to_owned()));
+    assert_eq!(config.reports.keyring().expect_err("one is not set").problems.len(), 1);
+    config.reports.take_secrets(|_| Some("0123456789abcdef".to_owned()));
+    assert_eq!(config.reports.keyring().expect("both").signing_id(), 1);
+    let printed = format!("{}{config:?}", config.to_toml());
+    assert!(printed.contains("secret_env = \"B\"") && !printed.contains("0123456789"), "{printed}");
+}
+
+#[test]
+fn secrets_that_others_can_read_and_reports_without_keys_are_warned_of() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("secret");
+    std::fs::write(&file, "0123456789abcdef").expect("written");
+    let text = format!("[host]\n[reports]\nkeys = [{{ id = 1, secret_file = {file:?} }}]");
+    let reports = Config::parse(&text).expect("a good file").reports;
+    let warnings = |mode| {
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("set");
+        reports.warnings(true)
+    };
+    assert!(warnings(0o600).is_empty() && warnings(0o640).is_empty());
+    assert!(warnings(0o644)[0].contains("(mode 644): chmod 600 "));
+    let unsigned = |text| Config::parse(text).expect("a good file").reports.warnings(true);
+    assert!(unsigned("[host]")[0].starts_with("reports are not signed"));
+    assert!(unsigned("[host]\n[reports]\ninterfaces = [\"lo\"]").is_empty());
 }

@@ -15,8 +15,6 @@ const FORGET_MS: u64 = 60_000;
 pub(super) const INTERVAL_MS: u64 = 10_000;
 /// Outcomes of an interval without which a target is not judged by its share of failures.
 pub(super) const OUTCOMES_MIN: u32 = 100;
-/// Share at which a slow start begins.
-const WARM_MIN: f64 = 0.1;
 
 /// What became of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,8 +70,36 @@ pub(super) struct Health {
     /// Ejections that are not made good yet, and when the last one ended.
     ejections: u32,
     returned_ms: u64,
-    /// Start and end of the slow start.
-    pub(super) warming: Option<(u64, u64)>,
+    pub(super) warming: Option<Warming>,
+}
+
+/// A slow start: the share rises from its least to 1, by Envoy's curve.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Warming {
+    from_ms: u64,
+    pub(super) until_ms: u64,
+    least: f64,
+    exponent: f64,
+}
+
+impl Warming {
+    /// One that starts now; without a window it is over.
+    pub(super) fn start(config: &HealthConfig, now_ms: u64) -> Self {
+        let window_ms = u64::try_from(config.slow_start.as_millis()).unwrap_or(u64::MAX / 2);
+        Self {
+            from_ms: now_ms,
+            until_ms: now_ms.saturating_add(window_ms),
+            least: config.slow_start_min,
+            exponent: config.slow_start_aggression.recip(),
+        }
+    }
+
+    /// The share, of the time that has passed: above 0 to 1.
+    fn share(&self, now_ms: u64) -> f64 {
+        let window_ms = self.until_ms.saturating_sub(self.from_ms).max(1);
+        let passed = ms(now_ms.saturating_sub(self.from_ms)) / ms(window_ms);
+        passed.powf(self.exponent).clamp(self.least, 1.0)
+    }
 }
 
 impl Health {
@@ -142,15 +168,11 @@ impl Health {
         *self = Self { counts, ejections, returned_ms: now_ms, ..Self::default() };
     }
 
-    /// Slow-start share, 0.1 to 1.
+    /// Slow-start share, above 0 to 1; 1: warm.
     pub(super) fn warm(&self, now_ms: u64) -> f32 {
-        let Some((from_ms, until_ms)) = self.warming.filter(|(_, until_ms)| now_ms < *until_ms)
-        else {
-            return 1.0;
-        };
-        let share = ms(now_ms.saturating_sub(from_ms)) / ms(until_ms - from_ms);
+        let warming = self.warming.filter(|warming| now_ms < warming.until_ms);
         #[expect(clippy::cast_possible_truncation, reason = "a share of 0 to 1")]
-        (share.max(WARM_MIN) as f32)
+        warming.map_or(1.0, |warming| warming.share(now_ms) as f32)
     }
 }
 
@@ -210,12 +232,29 @@ mod tests {
         assert_eq!(length(&mut health, 0), 300_000);
     }
 
-    #[test]
-    fn slow_start_rises_from_a_tenth() {
-        let health = Health { warming: Some((1_000, 11_000)), ..Health::default() };
-        let warm = |now_ms| f64::from(health.warm(now_ms));
-        for (now_ms, expected) in [(1_000, 0.1), (1_500, 0.1), (6_000, 0.5), (11_000, 1.0)] {
-            assert!((warm(now_ms) - expected).abs() < 1e-6, "{now_ms}");
+    #[track_caller]
+    fn check_warm(config: &HealthConfig, expected: [(u64, f64); 5]) {
+        let warming = Some(Warming::start(config, 1_000));
+        let health = Health { warming, ..Health::default() };
+        for (now_ms, expected) in expected {
+            assert!((f64::from(health.warm(now_ms)) - expected).abs() < 1e-6, "{now_ms}");
         }
+    }
+
+    #[test]
+    fn slow_start_rises_by_its_curve() {
+        let config = HealthConfig::default();
+        let window = |seconds| std::time::Duration::from_secs(seconds);
+        let straight = HealthConfig { slow_start: window(10), ..config.clone() };
+        check_warm(&straight, [(0, 0.1), (1_000, 0.1), (1_500, 0.1), (6_000, 0.5), (11_000, 1.0)]);
+        let bold = HealthConfig { slow_start_aggression: 2.0, ..straight.clone() };
+        check_warm(&bold, [(1_000, 0.1), (1_400, 0.2), (3_500, 0.5), (7_400, 0.8), (11_000, 1.0)]);
+        let timid = HealthConfig { slow_start_aggression: 0.5, slow_start_min: 0.02, ..straight };
+        check_warm(
+            &timid,
+            [(1_000, 0.02), (2_000, 0.02), (6_000, 0.25), (9_000, 0.64), (11_000, 1.0)],
+        );
+        let none = HealthConfig { slow_start: window(0), ..config };
+        check_warm(&none, [1_000, 1_001, 1_002, 2_000, 9_000].map(|now_ms| (now_ms, 1.0)));
     }
 }

@@ -6,6 +6,7 @@
 //! is gone is judged by the time that this process listened ([`pulse`]), however busy this thread is.
 
 mod pulse;
+mod refused;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -19,12 +20,14 @@ use tokio::sync::watch;
 
 use super::Pools;
 use super::score::Scorers;
-use crate::clock::Clock;
+use crate::clock::{Clock, wall_ms};
 use crate::fleet::{Applied, Fleet, MachineId};
-use crate::report::{Keyring, wire};
+use crate::report::gate::{Gate, Present};
+use crate::report::{Report, wire};
 use crate::telemetry::Quiet;
 use crate::transport::Datagram;
 pub use pulse::Pulse;
+pub use refused::{Kind, Refusal, Refused};
 
 /// Time between two looks for machines that are gone and for what time brings to pools.
 const SWEEP: Duration = Duration::from_millis(SWEEP_MS);
@@ -52,12 +55,14 @@ pub struct Counts {
     pub dropped: AtomicU64,
     /// Datagrams and reports that were not used, by reason.
     pub rejected: Mutex<BTreeMap<&'static str, u64>>,
+    /// Those of them that tell of something wrong.
+    pub refused: Mutex<Refused>,
 }
 
 /// The thread's state.
 pub struct Intake {
     fleet: Arc<RwLock<Fleet>>,
-    keyring: Keyring,
+    gate: Gate,
     scorers: Arc<Scorers>,
     pools: Arc<Pools>,
     clock: Clock,
@@ -82,14 +87,14 @@ impl Intake {
     #[must_use]
     pub fn new(
         fleet: Arc<RwLock<Fleet>>,
-        keyring: Keyring,
+        gate: Gate,
         scorers: Arc<Scorers>,
         pools: Arc<Pools>,
         changes: Arc<watch::Sender<u64>>,
     ) -> Self {
         let (counts, pulse, quiet) = (Arc::default(), Arc::default(), Quiet::default());
         let clock = pools.clock();
-        Self { fleet, keyring, scorers, pools, clock, counts, pulse, deaf_ms: 0, changes, quiet }
+        Self { fleet, gate, scorers, pools, clock, counts, pulse, deaf_ms: 0, changes, quiet }
     }
 
     /// What must beat beside the tasks that receive.
@@ -171,10 +176,10 @@ impl Intake {
     }
 
     fn apply_one(&mut self, fleet: &mut Fleet, datagram: &Datagram, turn: &mut Turn) {
-        let reports = match wire::decode(&datagram.bytes, &self.keyring) {
+        let reports = match wire::decode(&datagram.bytes, &self.gate.keyring) {
             Ok(reports) => reports,
             Err(error) => {
-                if self.reject(datagram.from, error.reason()) {
+                if self.refuse(datagram.from, None, error.reason(), &error) {
                     tracing::warn!(from = %datagram.from, %error, "report refused");
                 }
                 return;
@@ -182,43 +187,78 @@ impl Intake {
         };
         let received_ms = self.clock.ms_at(datagram.received);
         for report in &reports {
-            let reason = match fleet.apply(report, datagram.from, received_ms) {
-                Applied::Joined(id) => {
-                    turn.joined.push(id);
-                    turn.changed.push(id);
-                    continue;
-                }
-                Applied::Left(id) => {
-                    turn.left.push(id);
-                    turn.changed.push(id);
-                    continue;
-                }
-                Applied::Changed(id) => {
-                    turn.changed.push(id);
-                    continue;
-                }
-                Applied::Namesake { id, is_new } => {
-                    if is_new {
-                        warn_of_namesake(fleet, id);
-                    }
-                    "namesake"
-                }
-                Applied::Duplicate => "duplicate",
-                Applied::Older => "older",
-                Applied::OldBoot => "old_boot",
-                Applied::ForeignFarm => "other_farm",
-                Applied::Full => "fleet_full",
-            };
-            // These happen on healthy networks too: counted, and logged for who looks closely.
-            if self.reject(datagram.from, reason) {
-                tracing::debug!(from = %datagram.from, machine = report.machine, reason, "report not used");
+            if !fleet.is_of_farm(report) {
+                self.count("other_farm");
+            } else if self.may_enter(fleet, report, datagram.from) {
+                let applied = fleet.apply(report, datagram.from, received_ms);
+                self.note(fleet, applied, report, datagram.from, turn);
             }
         }
     }
 
-    /// Counts; true when it may be logged.
-    fn reject(&mut self, from: IpAddr, reason: &'static str) -> bool {
+    /// Whether a report of this farm may count at all.
+    fn may_enter(&mut self, fleet: &Fleet, report: &Report<'_>, from: IpAddr) -> bool {
+        let is_known = || fleet.by_name(report.machine).is_some();
+        let now = Present { wall_ms: wall_ms(), up_ms: self.clock.now_ms() };
+        let Err(barred) = self.gate.admit(report, from, now, is_known) else { return true };
+        if self.refuse(from, Some(report.machine), barred.reason(), &barred) {
+            tracing::warn!(%from, machine = report.machine, error = %barred, "report refused");
+        }
+        false
+    }
+
+    /// Takes note of what became of a report.
+    fn note(
+        &mut self,
+        fleet: &Fleet,
+        applied: Applied,
+        report: &Report<'_>,
+        from: IpAddr,
+        turn: &mut Turn,
+    ) {
+        let (reason, detail) = match applied {
+            Applied::Joined(id) => {
+                turn.joined.push(id);
+                return turn.changed.push(id);
+            }
+            Applied::Left(id) => {
+                turn.left.push(id);
+                return turn.changed.push(id);
+            }
+            Applied::Changed(id) => return turn.changed.push(id),
+            // These happen on healthy networks.
+            Applied::Duplicate => return self.count("duplicate"),
+            Applied::Older => return self.count("older"),
+            Applied::ForeignFarm => return self.count("other_farm"),
+            Applied::Namesake { id, is_new } => {
+                if is_new {
+                    warn_of_namesake(fleet, id);
+                }
+                ("namesake", "the agent that had this name first still reports")
+            }
+            Applied::OldBoot => ("old_boot", "its agent started before the one that reports"),
+            Applied::Full => ("fleet_full", "no room for one more machine"),
+        };
+        if self.refuse(from, Some(report.machine), reason, &detail) {
+            tracing::debug!(%from, machine = report.machine, reason, "report not used");
+        }
+    }
+
+    fn count(&self, reason: &'static str) {
         *self.counts.rejected.lock().entry(reason).or_default() += 1;
+    }
+
+    /// Counts and remembers; true when it may be logged.
+    fn refuse(
+        &mut self,
+        from: IpAddr,
+        machine: Option<&str>,
+        reason: &'static str,
+        detail: &dyn std::fmt::Display,
+    ) -> bool {
+        self.count(reason);
+        let kind = (from, reason, machine.map(Box::from));
+        self.counts.refused.lock().add(kind, self.clock.now_ms(), || detail.to_string());
         self.quiet.may((from, reason))
     }
 

@@ -320,6 +320,7 @@ impl Batch {
             identity,
             eligible: machine.takes_work(),
             captured_ms: machine.captured_ms,
+            interval_ms: machine.interval_ms,
             missing,
         };
         self.rows.push((slot, fresh));

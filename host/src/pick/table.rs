@@ -42,6 +42,8 @@ pub(super) struct Fresh {
     /// Ready for work by what it reports.
     pub(super) eligible: bool,
     pub(super) captured_ms: u64,
+    /// Milliseconds between its machine's reports.
+    pub(super) interval_ms: u32,
     /// Metrics that the formula needs and the target does not report.
     pub(super) missing: Vec<Arc<str>>,
 }
@@ -372,6 +374,7 @@ impl Fresh {
             identity: 0,
             eligible: true,
             captured_ms: 0,
+            interval_ms: 1_000,
             missing: Vec::new(),
         }
     }

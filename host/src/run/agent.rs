@@ -1,6 +1,6 @@
 //! The agent's two tasks: one samples, one sends.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -8,6 +8,7 @@ use tokio::time::{Instant, timeout};
 
 use super::RunError;
 use crate::agent::{Agent, run};
+use crate::clock::wall_ms;
 use crate::config::{AgentConfig, ReportsConfig};
 use crate::transport::Outlet;
 
@@ -25,8 +26,7 @@ pub(super) struct Running {
 impl Running {
     pub(super) fn start(config: AgentConfig, reports: &ReportsConfig) -> Result<Self, RunError> {
         let keyring = reports.keyring()?;
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let boot = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
+        let boot = wall_ms();
         let agent = Agent::new(config, reports.farm.clone(), keyring, boot, Instant::now());
         let (frames, queue) = mpsc::channel(QUEUE_MAX);
         let (stop, stopped) = oneshot::channel();

@@ -50,7 +50,7 @@ impl Host {
         reports: &ReportsConfig,
         pools: &[PoolConfig],
     ) -> Result<Self, RunError> {
-        let keyring = reports.keyring()?;
+        let gate = reports.gate()?;
         let listen = |source| RunError::Listen { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
         let http = listener.local_addr().map_err(listen)?;
@@ -72,7 +72,7 @@ impl Host {
         let (written, scored) = (Arc::clone(&fleet), Arc::clone(&scorers));
         let asked = Arc::new(Pools::new(pools.clone(), clock, config.decisions));
         let (tended, told) = (Arc::clone(&asked), Arc::clone(&changes));
-        let intake = Intake::new(written, keyring, scored, tended, told);
+        let intake = Intake::new(written, gate, scored, tended, told);
         let (counts, pulse) = (intake.counts(), intake.pulse());
         let supply = Supply::new(
             engine,

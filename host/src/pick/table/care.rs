@@ -11,11 +11,14 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::{BTreeSet, Health, PART_ROWS, Row, Table, TargetView};
-use crate::pick::health::{INTERVAL_MS, Outcome, Why};
+use crate::pick::health::{INTERVAL_MS, Outcome, Warming, Why};
 
 /// Time after the pool's first live target in which others are warm at once: a host that starts, or
 /// that was cut off from all of them, finds its fleet at work. In milliseconds.
 const GRACE_MS: u64 = 10_000;
+/// The same in report intervals of the target, whichever is longer: one passes until it is heard, and
+/// a report may get lost.
+const GRACE_INTERVALS: u64 = 2;
 /// Targets without whose judged shares of successes there is no mean to compare with.
 const JUDGED_MIN: f64 = 5.0;
 /// Standard deviations below the mean at which a target is an outlier.
@@ -169,10 +172,11 @@ impl Table {
         let first_ms = *self.care.first_ms.get_or_insert(now_ms);
         // Who is ejected starts when it returns.
         let starts = |row: &Row| row.is_live() && row.health.ejection.is_none();
-        if self.get(slot).is_some_and(starts)
-            && !was_live
-            && now_ms.saturating_sub(first_ms) >= GRACE_MS
-        {
+        let was_at_work = |row: &Row| {
+            let intervals_ms = GRACE_INTERVALS * u64::from(row.fresh.interval_ms);
+            now_ms.saturating_sub(first_ms) < intervals_ms.max(GRACE_MS)
+        };
+        if !was_live && self.get(slot).is_some_and(|row| starts(row) && !was_at_work(row)) {
             self.start_slowly(slot, now_ms);
         }
         self.weigh();
@@ -183,25 +187,24 @@ impl Table {
         if let Some(ejection) = health.ejection {
             self.care.ejected.remove(&(ejection.until_ms, slot));
         }
-        if let Some((_, until_ms)) = health.warming {
-            self.care.warming.remove(&(until_ms, slot));
+        if let Some(warming) = &health.warming {
+            self.care.warming.remove(&(warming.until_ms, slot));
         }
         self.weigh();
     }
 
     fn start_slowly(&mut self, slot: u32, now_ms: u64) {
-        let window_ms = u64::try_from(self.config.slow_start.as_millis()).unwrap_or(u64::MAX / 2);
+        let warming = Warming::start(&self.config, now_ms);
         let serves = |row: &Row| usize::from(row.eligible);
         let others = self.tally.eligible - self.get(slot).map_or(0, serves);
-        if window_ms == 0 || others == 0 {
+        if warming.until_ms <= now_ms || others == 0 {
             return;
         }
-        let window = (now_ms, now_ms + window_ms);
-        let before = self.alter(slot, |row| row.health.warming.replace(window)).flatten();
-        if let Some((_, until_ms)) = before {
-            self.care.warming.remove(&(until_ms, slot));
+        self.care.warming.insert((warming.until_ms, slot));
+        let before = self.alter(slot, |row| row.health.warming.replace(warming)).flatten();
+        if let Some(before) = before.filter(|before| before.until_ms != warming.until_ms) {
+            self.care.warming.remove(&(before.until_ms, slot));
         }
-        self.care.warming.insert((window.1, slot));
     }
 
     /// Ejects a live target, if there is room for one more; false: it stays.
@@ -217,8 +220,8 @@ impl Table {
             (until_ms, warming, Arc::clone(&row.fresh.machine))
         });
         let Some((until_ms, warming, machine)) = ejected else { return false };
-        if let Some((_, until_ms)) = warming {
-            self.care.warming.remove(&(until_ms, slot));
+        if let Some(warming) = warming {
+            self.care.warming.remove(&(warming.until_ms, slot));
         }
         self.care.ejected.insert((until_ms, slot));
         *self.care.ejections.entry(why.name()).or_default() += 1;
@@ -475,7 +478,7 @@ mod tests {
             table.rows().filter_map(end).collect::<BTreeSet<_>>()
         };
         assert_eq!(table.care.ejected, ends(|row| row.health.ejection.map(|of| of.until_ms)));
-        let warming = ends(|row| row.health.warming.map(|(_, until_ms)| until_ms));
+        let warming = ends(|row| row.health.warming.map(|of| of.until_ms));
         assert!(table.care.warming.is_subset(&warming), "and ends that are over are forgotten");
         assert!(tally.ejected == 0 || tally.ejected < tally.live || table.care.is_panic);
     }
@@ -514,6 +517,13 @@ mod tests {
             Some(0.5),
             "a report does not start it anew"
         );
+        // A host that has just started hears those last that report each minute.
+        let seldom = |slot| Fresh { interval_ms: 60_000, ..fresh(slot) };
+        table.put(4, seldom(4), 2 * 60_000 - 1);
+        assert_eq!(warm(&table, 4, 2 * 60_000), Some(1.0));
+        table.put(5, seldom(5), 2 * 60_000);
+        assert_eq!(warm(&table, 5, 2 * 60_000), Some(0.1));
+        (4..6).for_each(|slot| table.remove(slot));
         table.put(0, Fresh { eligible: false, ..fresh(0) }, 60_000);
         table.put(0, fresh(0), 60_000);
         assert_eq!(warm(&table, 0, 60_000), Some(0.1), "back from draining");
