@@ -1,6 +1,11 @@
 //! Guests that misbehave: every request is answered, natively where need be, and what happened is
 //! told. The guests are written in WebAssembly text; each behaves well during its trial.
 
+use std::sync::Arc;
+
+use loadline::policy::guest::Request;
+use loadline::policy::{Limits, Module, PolicyEngine, StrategyGuest};
+
 use crate::support::{Farm, Queries, formula, pool, strategy};
 
 /// The code `fault`, from the `PATIENCE`-th pick on; slot 0 before.
@@ -65,6 +70,54 @@ async fn guest_that_traps_is_answered_natively_and_rebuilt() {
 #[tokio::test(flavor = "multi_thread")]
 async fn guest_that_loops_is_stopped() {
     check_pick_fault(SPIN, "deadline", "pick took longer than 10ms").await;
+}
+
+fn start(engine: &PolicyEngine, body: &str) -> StrategyGuest {
+    let module = Module::from_wasm(engine, &strategy(body)).unwrap();
+    StrategyGuest::start(engine, &Arc::from("mine"), &module, "{}", 1).unwrap()
+}
+
+const REQUEST: Request = Request { key: 0, class: 0, cost: 1.0, now_ms: 0, random: 0 };
+
+/// A log that is slow: each line takes as long as two picks that loop to their deadlines.
+struct SlowLog(PolicyEngine);
+
+impl std::io::Write for SlowLog {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let engine = self.0.clone();
+        let looping = std::thread::spawn(move || {
+            let pick = format!(
+                "(func $pick (param i64 i32 f64 i64 i64) (result i32) {SPIN} i32.const 128)"
+            );
+            for _ in 0..2 {
+                let fault = start(&engine, &pick).pick(REQUEST).unwrap_err();
+                assert_eq!(fault.reason(), "deadline");
+            }
+        });
+        looping.join().unwrap();
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn guest_whose_thread_does_not_run_is_not_blamed_for_the_time() {
+    let engine = PolicyEngine::new(Limits::default()).unwrap();
+    let mut guest = start(
+        &engine,
+        "(func $pick (param i64 i32 f64 i64 i64) (result i32) (local $left i32)
+            (call $log (i32.const 1) (i32.const 224) (i32.const 3))
+            (local.set $left (i32.const 1000))
+            (loop (br_if 0 (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
+            i32.const 128)",
+    );
+    let log = move || SlowLog(engine.clone());
+    let subscriber = tracing_subscriber::fmt().with_writer(log).finish();
+    let picked = tracing::subscriber::with_default(subscriber, || guest.pick(REQUEST));
+    assert_eq!(picked, Ok(None));
 }
 
 #[tokio::test(flavor = "multi_thread")]

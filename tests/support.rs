@@ -295,7 +295,7 @@ const FORMULA: &[Part] = &[
 
 /// Memory below 4096 is for answers: 64 a description, 128 zeros (ok, none, an empty list), 160 the
 /// list of one metric, 192 free. `$heap` is a bump heap that starts again at every call of realloc
-/// above one page.
+/// above one page; `$log` the host's.
 fn guest(interface: &str, parts: &[Part], body: &str) -> Vec<u8> {
     let mut functions = String::new();
     for (name, signature, least) in parts {
@@ -311,6 +311,7 @@ fn guest(interface: &str, parts: &[Part], body: &str) -> Vec<u8> {
     }
     let text = format!(
         r#"(module
+            (import "loadline:policy/log@1.0.0" "write" (func $log (param i32 i32 i32)))
             (memory (export "memory") 4)
             (global $heap (mut i32) (i32.const 4096))
             (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (local $at i32)

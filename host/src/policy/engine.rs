@@ -2,7 +2,7 @@
 //!
 //! Invariants: the ticker is started with the engine and ticks as long as the engine lives, so that
 //! a deadline is never inert; it alone moves the epoch; a deadline is at least two ticks away, so
-//! that a call right before a tick keeps its budget.
+//! that a call right before a tick keeps its budget. What a tick means to a call, its room decides.
 
 use std::thread;
 use std::time::Duration;

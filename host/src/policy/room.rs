@@ -1,13 +1,15 @@
 //! The room a guest runs in: its store with its limits, its deadline before every call, its log.
 //!
 //! Invariants: a memory limit holds from the constructor on, over all memories together; no call is
-//! made but through [`Room::call`], which sets the deadline first; after a fault no call is made at
-//! all; a guest's words are cut, escaped and rationed.
+//! made but through [`Room::call`], which sets the deadline first; a deadline is CPU time, so that a
+//! guest is not blamed for the machine's other work, and bounded in ticks too; after a fault no call
+//! is made at all; a guest's words are cut, escaped and rationed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wasmtime::{ResourceLimiter, Store, Trap};
+use nix::time::{ClockId, clock_gettime};
+use wasmtime::{ResourceLimiter, Store, Trap, UpdateDeadline};
 
 use super::engine::{Limits, PolicyEngine, ticks};
 
@@ -18,6 +20,8 @@ const LOG_LINES_MAX: u32 = 20;
 const LOG_WINDOW: Duration = Duration::from_secs(10);
 /// Tables, memories and instances of one guest: a policy needs a handful.
 const ITEMS_MAX: usize = 16;
+/// Ticks that a call may take whose thread hardly runs, in those of its budget.
+const STARVED_TICKS_MAX: u64 = 20;
 /// Elements of a guest's tables.
 const TABLE_ELEMENTS_MAX: usize = 100_000;
 
@@ -74,6 +78,8 @@ impl CallError {
 /// What a guest's store holds: its limits and its log.
 pub(super) struct State {
     name: Arc<str>,
+    budget: Budget,
+    watch: Option<Watch>,
     memory_bytes_max: usize,
     /// Of all its memories together.
     memory_bytes: usize,
@@ -130,7 +136,34 @@ impl ResourceLimiter for State {
     }
 }
 
+/// A call that was running at a tick.
+struct Watch {
+    /// CPU time of its thread at the first tick.
+    cpu: Duration,
+    /// Ticks it has been given since.
+    ticks: u64,
+}
+
 impl State {
+    /// Called at the first tick of a call, and when the ticks that it was given then are over.
+    fn at_deadline(&mut self) -> UpdateDeadline {
+        // Without a clock every thread counts as running.
+        let cpu = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from);
+        let Budget { time, ticks } = self.budget;
+        let Some(watch) = &mut self.watch else {
+            let rest = ticks - 1;
+            self.watch = Some(Watch { cpu: cpu.unwrap_or_default(), ticks: rest });
+            return UpdateDeadline::Continue(rest);
+        };
+        let used = cpu.map_or(Duration::MAX, |cpu| cpu.saturating_sub(watch.cpu));
+        // Ticks are a little uneven: most of the time is all of it.
+        if used >= time.mul_f64(0.75) || watch.ticks >= ticks * STARVED_TICKS_MAX {
+            return UpdateDeadline::Interrupt;
+        }
+        watch.ticks += 1;
+        UpdateDeadline::Continue(1)
+    }
+
     pub(super) fn log(&mut self, level: tracing::Level, message: &str) {
         if self.log_window.elapsed() >= LOG_WINDOW {
             if self.log_lines > LOG_LINES_MAX {
@@ -163,7 +196,7 @@ pub(super) struct Room {
     failed: bool,
 }
 
-/// What a call may take; in ticks too, because a pick has no time for the division.
+/// What a call may take of a CPU; in ticks too, because a pick has no time for the division.
 #[derive(Clone, Copy)]
 pub(super) struct Budget {
     time: Duration,
@@ -180,6 +213,8 @@ impl Room {
     pub(super) fn new(engine: &PolicyEngine, name: &Arc<str>) -> Self {
         let state = State {
             name: Arc::clone(name),
+            budget: Budget::new(engine.limits.configure),
+            watch: None,
             memory_bytes_max: engine.limits.memory_bytes,
             memory_bytes: 0,
             memory_growth: 0,
@@ -189,6 +224,7 @@ impl Room {
         };
         let mut store = Store::new(&engine.engine, state);
         store.limiter(|state| state);
+        store.epoch_deadline_callback(|mut store| Ok(store.data_mut().at_deadline()));
         let Limits { pick, batch, .. } = engine.limits;
         let (pick, batch) = (Budget::new(pick), Budget::new(batch));
         Self { store, engine: engine.clone(), pick, batch, failed: false }
@@ -205,8 +241,9 @@ impl Room {
             let reason = "an earlier call failed".to_owned();
             return Err(CallError::Trap { call, reason });
         }
-        self.store.data_mut().memory_denied = false;
-        self.store.set_epoch_deadline(budget.ticks);
+        let state = self.store.data_mut();
+        (state.budget, state.watch, state.memory_denied) = (budget, None, false);
+        self.store.set_epoch_deadline(1);
         let result = run(&mut self.store);
         result.map_err(|error| {
             self.failed = true;

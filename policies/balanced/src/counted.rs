@@ -248,10 +248,12 @@ impl Counted {
         self.picked_ms.total_cmp(&now_ms).is_eq()
     }
 
-    pub(crate) fn pick(&mut self, now_ms: f64, price: f64, pace: &Pace) {
+    /// One request more; when the target is free then.
+    pub(crate) fn pick(&mut self, now_ms: f64, price: f64, pace: &Pace) -> f64 {
         let request_ms = price * pace.all_over_known() / self.rate(pace);
         self.free_ms = self.free_ms.max(now_ms) + request_ms;
         self.picked_ms = now_ms;
+        self.free_ms
     }
 
     /// When one more request would be done.

@@ -22,6 +22,7 @@
 //! length, and light load with very old reports, are better served in turns.
 
 mod counted;
+mod idle;
 mod level;
 mod queues;
 mod turns;
@@ -293,16 +294,16 @@ impl Balanced {
     /// The pick is one more request for the target, and its turn unless it is asked for as the next
     /// best: that one is not used.
     fn count(&mut self, slot: Slot, request: &Request, takes_turn: bool) {
-        let Some(mut known) = self.known.get(slot).copied() else { return };
+        let Some(known) = self.known.get_mut(slot) else { return };
         known.picks += 1;
         known.since = known.since.saturating_add(1);
         if self.by_counts {
-            known.counted.pick(request.now_ms as f64, known.price, &self.pace);
+            let free_ms = known.counted.pick(request.now_ms as f64, known.price, &self.pace);
+            self.queues.work(slot, free_ms);
         } else if takes_turn {
             known.turn.pick(known.price, &mut self.turns);
+            self.turn.set(slot, known.turn.next());
         }
-        self.known.set(slot, known);
-        self.place(slot, &known);
         self.level.spoil(1);
     }
 }

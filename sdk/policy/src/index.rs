@@ -162,21 +162,36 @@ impl<K: Key> Tournament<K> {
 
     /// Who wins at a node, by its children.
     fn winner(&self, node: usize) -> u32 {
-        let of = |child: usize| match child.checked_sub(self.entries.len()) {
-            Some(leaf) => u32::try_from(leaf).unwrap_or(u32::MAX),
-            None => self.winners[child],
-        };
-        let (left, right) = (of(2 * node), of(2 * node + 1));
+        let (left, right) = (self.at(2 * node), self.at(2 * node + 1));
         let is_right = self.entries[right as usize].beats(self.entries[left as usize]);
         if is_right { right } else { left }
     }
 
-    /// Plays a leaf's matches again, up to the root.
+    /// Plays a leaf's matches again, up to the root or to where another slot won before and wins again:
+    /// nothing changes above. What only falls behind is placed in O(1) on average.
     fn play(&mut self, leaf: usize) {
-        let mut node = (self.entries.len() + leaf) / 2;
-        while node > 0 {
-            self.winners[node] = self.winner(node);
+        let leaf = u32::try_from(leaf).unwrap_or(u32::MAX);
+        let (mut winner, mut best) = (leaf, self.entries[leaf as usize]);
+        let mut node = self.entries.len() + leaf as usize;
+        while node > 1 {
+            let rival = self.at(node ^ 1);
+            let other = self.entries[rival as usize];
+            if other.beats(best) {
+                (winner, best) = (rival, other);
+            }
             node /= 2;
+            let before = std::mem::replace(&mut self.winners[node], winner);
+            if before == winner && winner != leaf {
+                break;
+            }
+        }
+    }
+
+    /// Who stands at a node.
+    fn at(&self, node: usize) -> u32 {
+        match node.checked_sub(self.entries.len()) {
+            Some(leaf) => u32::try_from(leaf).unwrap_or(u32::MAX),
+            None => self.winners[node],
         }
     }
 }
