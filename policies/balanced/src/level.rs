@@ -6,54 +6,71 @@
 
 use loadline_sdk::Slot;
 
-/// Fewer unseen picks than this are none.
-pub(crate) const ALONE: f64 = 0.05;
 /// The level is found again after this share of the targets has changed.
 const CHANGED_SHARE: usize = 8;
 /// Draws before the best one is taken instead.
 const TRIES: usize = 16;
 
-/// The targets below the level.
+/// Eligible targets, and which of them are below the level.
 #[derive(Debug, Default)]
 pub(crate) struct Level {
+    /// By slot.
+    queues: Vec<Queue>,
     level_ms: f64,
     below: Vec<Slot>,
     deepest: f64,
+    /// How high above its time the level was when it was found.
+    height_ms: f64,
     /// Changes since it was found.
     changes: usize,
+    /// Delay and queue of those that may be below, while the level is looked for.
+    candidates: Vec<(f64, f64, Slot)>,
+}
+
+/// When a target is free, and how many requests it takes a millisecond; 0: it may not be chosen.
+#[derive(Debug, Clone, Copy, Default)]
+struct Queue {
+    free_ms: f64,
+    rate: f64,
 }
 
 impl Level {
-    /// So many targets have changed.
-    pub(crate) fn spoil(&mut self, changes: usize) {
-        self.changes = self.changes.saturating_add(changes);
+    /// An eligible target is free at this time and takes so many requests a millisecond.
+    pub(crate) fn set(&mut self, slot: Slot, free_ms: f64, rate: f64) {
+        if self.queues.len() <= slot.index() {
+            self.queues.resize(slot.index() + 1, Queue::default());
+        }
+        self.queues[slot.index()] = Queue { free_ms, rate };
+        self.changes += 1;
     }
 
-    pub(crate) fn clear(&mut self) {
-        self.below.clear();
+    /// A target that is in has more to do: until this time.
+    pub(crate) fn work(&mut self, slot: Slot, free_ms: f64) {
+        if let Some(queue) = self.queues.get_mut(slot.index()) {
+            queue.free_ms = free_ms;
+            self.changes += 1;
+        }
+    }
+
+    pub(crate) fn remove(&mut self, slot: Slot) {
+        if let Some(queue) = self.queues.get_mut(slot.index()) {
+            *queue = Queue::default();
+            self.changes += 1;
+        }
     }
 
     /// A target drawn by how far it is below the level at which `picks` more requests fit in.
-    /// `slots` is above all slots of the pool's `targets`;
-    /// `backlog` tells when a target is free and how many requests it takes a millisecond.
-    pub(crate) fn draw(
-        &mut self,
-        now_ms: f64,
-        picks: f64,
-        (targets, slots): (usize, usize),
-        random: u64,
-        backlog: impl Fn(Slot) -> Option<(f64, f64)>,
-    ) -> Option<Slot> {
-        let is_old = self.changes > targets / CHANGED_SHARE || now_ms >= self.level_ms;
+    pub(crate) fn draw(&mut self, now_ms: f64, picks: f64, random: u64) -> Option<Slot> {
+        let is_old = self.changes > self.queues.len() / CHANGED_SHARE || now_ms >= self.level_ms;
         if self.below.is_empty() || is_old {
-            self.find(now_ms, picks, slots, &backlog);
+            self.find(now_ms, picks);
         }
         let (mut random, mut last) = (random, None);
         for _ in 0..TRIES {
             random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
             let place = scale(random >> 32, self.below.len())?;
             let slot = *self.below.get(place)?;
-            let Some((free_ms, rate)) = backlog(slot) else { continue };
+            let Queue { free_ms, rate } = self.queues[slot.index()];
             let room = rate * (self.level_ms - free_ms.max(now_ms));
             let share = (random & 0xffff_ffff) as f64 / 4_294_967_296.0;
             if share * self.deepest < room {
@@ -63,44 +80,59 @@ impl Level {
                 last = Some(slot);
             }
         }
-        last
+        last.or_else(|| self.first(now_ms))
     }
 
-    /// The level: the sum of rate × (level - free) over all targets below it is `picks`. Newton's
-    /// method from above on a convex function: it falls to the root in a few steps.
-    fn find(
-        &mut self,
-        now_ms: f64,
-        picks: f64,
-        slots: usize,
-        backlog: impl Fn(Slot) -> Option<(f64, f64)>,
-    ) {
-        let slots = 0..u32::try_from(slots).unwrap_or(u32::MAX);
-        let mut below: Vec<_> = slots
-            .filter_map(|slot| {
-                let (free_ms, rate) = backlog(Slot(slot))?;
-                Some((Slot(slot), (free_ms - now_ms).max(0.0), rate))
-            })
-            .collect();
-        let mut level = f64::INFINITY;
-        loop {
-            let sums = below.iter().fold((picks, 0.0), |(filled, rates), (_, delay, rate)| {
-                (filled + delay * rate, rates + rate)
-            });
-            let next = sums.0 / sums.1;
-            if next >= level || below.is_empty() {
-                break;
-            }
-            level = next;
-            below.retain(|(_, delay, _)| *delay < level);
+    /// The one that would be done first with one more request. Cost O(n): only when the draws found
+    /// nobody below the level.
+    fn first(&self, now_ms: f64) -> Option<Slot> {
+        let finish_ms = |queue: &Queue| queue.free_ms.max(now_ms) + 1.0 / queue.rate;
+        let targets = (0..).map(Slot).zip(&self.queues).filter(|(_, queue)| queue.rate > 0.0);
+        let first = targets.min_by(|a, b| finish_ms(a.1).total_cmp(&finish_ms(b.1)));
+        first.map(|(slot, _)| slot)
+    }
+
+    /// The level: the sum of rate × (level - free) over all targets below it is `picks`. Cost O(n).
+    fn find(&mut self, now_ms: f64, picks: f64) {
+        // Mostly it is near the last one, and those far above need not be looked at twice.
+        let near = 2.0 * self.height_ms;
+        if !self.find_below(near, now_ms, picks) {
+            self.find_below(f64::INFINITY, now_ms, picks);
         }
-        let room = |delay: f64, rate: f64| rate * (level - delay);
-        self.deepest =
-            below.iter().fold(0.0, |deepest, (_, delay, rate)| room(*delay, *rate).max(deepest));
-        self.level_ms = now_ms + level;
+        let room = |(delay, rate, _): &(f64, f64, _)| rate * (self.height_ms - delay);
+        self.deepest = self.candidates.iter().map(room).fold(0.0, f64::max);
+        self.level_ms = now_ms + self.height_ms;
         self.below.clear();
-        self.below.extend(below.iter().map(|(slot, _, _)| *slot));
+        self.below.extend(self.candidates.iter().map(|(_, _, slot)| *slot));
         self.changes = 0;
+    }
+
+    /// The height and the `candidates` below it, if it is not above `near`. Newton's method from above
+    /// on a convex function: it falls to the root in a few steps.
+    fn find_below(&mut self, near: f64, now_ms: f64, picks: f64) -> bool {
+        self.candidates.clear();
+        let (mut filled, mut rates) = (picks, 0.0);
+        for (slot, queue) in (0..).map(Slot).zip(&self.queues) {
+            let delay = (queue.free_ms - now_ms).max(0.0);
+            if delay < near && queue.rate > 0.0 {
+                (filled, rates) = (filled + delay * queue.rate, rates + queue.rate);
+                self.candidates.push((delay, queue.rate, slot));
+            }
+        }
+        let mut height = f64::INFINITY;
+        while !self.candidates.is_empty() && filled / rates < height {
+            height = filled / rates;
+            if height > near {
+                return false;
+            }
+            self.candidates.retain(|(delay, _, _)| *delay < height);
+            let sum = |(filled, rates), (delay, rate, _): &(f64, f64, _)| {
+                (filled + delay * rate, rates + rate)
+            };
+            (filled, rates) = self.candidates.iter().fold((picks, 0.0), sum);
+        }
+        self.height_ms = height;
+        height.is_finite()
     }
 }
 

@@ -31,6 +31,7 @@ use loadline_sdk::index::{PerSlot, Tournament};
 use loadline_sdk::prelude::*;
 
 use counted::{Counted, Pace};
+use level::Level;
 use queues::Queues;
 use turns::{Turn, Turns};
 
@@ -38,20 +39,36 @@ use turns::{Turn, Turns};
 #[derive(Debug, Default)]
 pub struct Balanced {
     known: PerSlot<Known>,
+    way: Way,
     /// Eligible targets by their next turn.
     turn: Tournament,
     /// Eligible targets by when they are free, when they work and when they do not.
     queues: Queues,
-    by_counts: bool,
+    /// Eligible targets by when they are free, against where others' picks will fill them to.
+    level: Level,
     /// Targets known, and how many of them report counts.
     targets: usize,
     counting: usize,
     pace: Pace,
     turns: Turns,
-    level: level::Level,
     /// The host's clock at the last call.
     now_ms: f64,
 }
+
+/// How to choose, by what targets report. Only the index of the present way is kept up to date.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Way {
+    /// Only loads: in turns.
+    #[default]
+    Turns,
+    /// Counts, and nobody else chooses: the earliest finish.
+    Alone,
+    /// Counts, and others choose too: drawn below the level.
+    Shared,
+}
+
+/// Fewer unseen picks than this are none, and fewer than half of it are none again.
+const ALONE: f64 = 0.05;
 
 /// What is remembered of a target.
 #[derive(Debug, Clone, Copy, Default)]
@@ -87,21 +104,18 @@ impl Strategy for Balanced {
         for target in changed.iter().filter_map(|slot| fleet.get(*slot)) {
             self.hear(&target, fleet.now_ms(), fleet.hosts());
         }
-        self.level.spoil(changed.len());
-        self.choose_by();
+        self.choose_way();
     }
 
     fn leave(&mut self, _fleet: &Fleet, slots: &[Slot]) {
         for slot in slots {
-            self.turn.remove(*slot);
-            self.queues.remove(*slot);
+            self.withdraw(*slot);
             if let Some(known) = self.known.remove(*slot) {
                 self.targets -= 1;
                 self.counting -= usize::from(known.reports_counts);
             }
         }
-        self.level.clear();
-        self.choose_by();
+        self.choose_way();
     }
 
     fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
@@ -131,7 +145,7 @@ impl Strategy for Balanced {
                 known.counted.relearn(rate);
             }
         }
-        if !self.choose_by() {
+        if !self.choose_way() {
             self.start_anew();
         }
         true
@@ -165,8 +179,7 @@ impl Balanced {
         if known.is_eligible {
             self.place(slot, &known);
         } else {
-            self.turn.remove(slot);
-            self.queues.remove(slot);
+            self.withdraw(slot);
         }
     }
 
@@ -217,17 +230,28 @@ impl Balanced {
         }
     }
 
-    /// Goes by counts when most targets report them and one knows how fast targets are; true: that has
-    /// changed, and all are placed anew.
-    fn choose_by(&mut self) -> bool {
-        let most = if self.by_counts { self.counting * 4 } else { self.counting * 2 };
-        let by_counts = most > self.targets && self.pace.is_known();
-        let changes = self.by_counts != by_counts;
+    /// Goes by counts when most targets report them and one knows how fast targets are; true: the way
+    /// has changed, and all are placed anew.
+    fn choose_way(&mut self) -> bool {
+        let most = if self.goes_by_counts() { self.counting * 4 } else { self.counting * 2 };
+        let alone = if self.way == Way::Shared { ALONE / 2.0 } else { ALONE };
+        let way = if most <= self.targets || !self.pace.is_known() {
+            Way::Turns
+        } else if self.pace.unseen_picks() > alone {
+            Way::Shared
+        } else {
+            Way::Alone
+        };
+        let changes = self.way != way;
         if changes {
-            self.by_counts = by_counts;
+            self.way = way;
             self.start_anew();
         }
         changes
+    }
+
+    fn goes_by_counts(&self) -> bool {
+        self.way != Way::Turns
     }
 
     /// Places every target by what is known of it, as if it had come now; all at once, because an update
@@ -237,34 +261,42 @@ impl Balanced {
             known.counted.queue(known.captured_ms, f64::from(known.since), &self.pace);
             known.turn.join(&self.turns);
         }
-        let eligible = || self.known.iter().filter(|(_, known)| known.is_eligible);
-        self.level.clear();
-        if self.by_counts {
-            let backlog = |(slot, known): (Slot, &Known)| {
-                let (free_ms, rate) = known.counted.backlog(known.price, &self.pace);
-                (slot, free_ms, rate)
-            };
-            self.queues.fill(eligible().map(backlog), &self.pace, self.now_ms);
-            self.turn = Tournament::default();
-        } else {
-            self.turn.fill(eligible().map(|(slot, known)| (slot, known.turn.next())));
-            self.queues = Queues::default();
+        (self.turn, self.queues, self.level) = Default::default();
+        let (known, pace) = (&self.known, &self.pace);
+        let eligible = || known.iter().filter(|(_, known)| known.is_eligible);
+        let backlogs = eligible().map(|(slot, known)| {
+            let (free_ms, rate) = known.counted.backlog(known.price, pace);
+            (slot, free_ms, rate)
+        });
+        match self.way {
+            Way::Turns => self.turn.fill(eligible().map(|(slot, known)| (slot, known.turn.next()))),
+            Way::Alone => self.queues.fill(backlogs, pace, self.now_ms),
+            Way::Shared => {
+                backlogs.for_each(|(slot, free_ms, rate)| self.level.set(slot, free_ms, rate));
+            }
         }
     }
 
     /// Puts an eligible target where it is found.
     fn place(&mut self, slot: Slot, known: &Known) {
-        if self.by_counts {
-            let (free_ms, rate) = known.counted.backlog(known.price, &self.pace);
-            self.queues.set(slot, free_ms, rate, &self.pace, self.now_ms);
-        } else {
-            self.turn.refresh(slot, known.turn.next());
+        let (free_ms, rate) = known.counted.backlog(known.price, &self.pace);
+        match self.way {
+            Way::Turns => self.turn.refresh(slot, known.turn.next()),
+            Way::Alone => self.queues.set(slot, free_ms, rate, &self.pace, self.now_ms),
+            Way::Shared => self.level.set(slot, free_ms, rate),
         }
+    }
+
+    /// Takes a target out of where it is found.
+    fn withdraw(&mut self, slot: Slot) {
+        self.turn.remove(slot);
+        self.queues.remove(slot);
+        self.level.remove(slot);
     }
 
     /// The lowest is chosen.
     fn key(&self, known: &Known, now_ms: f64) -> f64 {
-        if self.by_counts {
+        if self.goes_by_counts() {
             known.counted.finish_ms(now_ms, known.price, &self.pace)
         } else {
             known.turn.next()
@@ -272,23 +304,12 @@ impl Balanced {
     }
 
     fn best(&mut self, request: &Request) -> Option<Slot> {
-        if !self.by_counts {
-            return self.turn.min().map(|(slot, _)| slot);
-        }
         let now_ms = request.now_ms as f64;
-        let unseen = self.pace.unseen_picks();
-        if unseen > level::ALONE {
-            let backlog = |slot: Slot| {
-                let known = self.known.get(slot).filter(|known| known.is_eligible)?;
-                Some(known.counted.backlog(known.price, &self.pace))
-            };
-            let pool = (self.targets, self.known.end());
-            let drawn = self.level.draw(now_ms, 1.0 + unseen, pool, request.random, backlog);
-            if drawn.is_some() {
-                return drawn;
-            }
+        match self.way {
+            Way::Turns => self.turn.min().map(|(slot, _)| slot),
+            Way::Alone => self.queues.first(now_ms),
+            Way::Shared => self.level.draw(now_ms, 1.0 + self.pace.unseen_picks(), request.random),
         }
-        self.queues.first(now_ms)
     }
 
     /// The pick is one more request for the target, and its turn unless it is asked for as the next
@@ -297,14 +318,19 @@ impl Balanced {
         let Some(known) = self.known.get_mut(slot) else { return };
         known.picks += 1;
         known.since = known.since.saturating_add(1);
-        if self.by_counts {
-            let free_ms = known.counted.pick(request.now_ms as f64, known.price, &self.pace);
-            self.queues.work(slot, free_ms);
-        } else if takes_turn {
-            known.turn.pick(known.price, &mut self.turns);
-            self.turn.set(slot, known.turn.next());
+        if self.way == Way::Turns {
+            if takes_turn {
+                known.turn.pick(known.price, &mut self.turns);
+                self.turn.set(slot, known.turn.next());
+            }
+            return;
         }
-        self.level.spoil(1);
+        let free_ms = known.counted.pick(request.now_ms as f64, known.price, &self.pace);
+        if self.way == Way::Alone {
+            self.queues.work(slot, free_ms);
+        } else {
+            self.level.work(slot, free_ms);
+        }
     }
 }
 
