@@ -4,10 +4,14 @@
 //! Invariant: the targets below the level are found once in a while, after a share of the pool has
 //! changed, so that a draw costs O(1) on average; a draw itself goes by what is known now.
 
-use loadline_sdk::Slot;
+use loadline_sdk::{Slot, math};
 
 /// The level is found again after this share of the targets has changed.
-const CHANGED_SHARE: usize = 8;
+const CHANGED_SHARE: usize = 4;
+/// How much higher the level may be than the last one, to be found among fewer targets.
+const NEAR: f64 = 1.25;
+/// 2^32, the end of what 32 random bits say.
+const RANDOM_END: f64 = 4_294_967_296.0;
 /// Draws before the best one is taken instead.
 const TRIES: usize = 16;
 
@@ -17,13 +21,15 @@ pub(crate) struct Level {
     /// By slot.
     queues: Vec<Queue>,
     level_ms: f64,
+    /// Those that may still have room.
     below: Vec<Slot>,
+    /// The most room that one of them had.
     deepest: f64,
     /// How high above its time the level was when it was found.
     height_ms: f64,
     /// Changes since it was found.
     changes: usize,
-    /// Delay and queue of those that may be below, while the level is looked for.
+    /// Delay and rate of those that may be below, while the level is looked for.
     candidates: Vec<(f64, f64, Slot)>,
 }
 
@@ -68,16 +74,20 @@ impl Level {
         let (mut random, mut last) = (random, None);
         for _ in 0..TRIES {
             random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            let place = scale(random >> 32, self.below.len())?;
-            let slot = *self.below.get(place)?;
+            let (share, place) = math::halves(random);
+            let place = (u64::from(place) * self.below.len() as u64) >> 32;
+            let Some(slot) = usize::try_from(place).ok().and_then(|at| self.below.get(at)) else {
+                break;
+            };
             let Queue { free_ms, rate } = self.queues[slot.index()];
             let room = rate * (self.level_ms - free_ms.max(now_ms));
-            let share = (random & 0xffff_ffff) as f64 / 4_294_967_296.0;
-            if share * self.deepest < room {
-                return Some(slot);
+            if f64::from(share) * self.deepest < room * RANDOM_END {
+                return Some(*slot);
             }
             if room > 0.0 {
-                last = Some(slot);
+                last = Some(*slot);
+            } else {
+                self.below.swap_remove(place as usize);
             }
         }
         last.or_else(|| self.first(now_ms))
@@ -95,16 +105,18 @@ impl Level {
     /// The level: the sum of rate × (level - free) over all targets below it is `picks`. Cost O(n).
     fn find(&mut self, now_ms: f64, picks: f64) {
         // Mostly it is near the last one, and those far above need not be looked at twice.
-        let near = 2.0 * self.height_ms;
+        let near = NEAR * self.height_ms;
         if !self.find_below(near, now_ms, picks) {
             self.find_below(f64::INFINITY, now_ms, picks);
         }
-        let room = |(delay, rate, _): &(f64, f64, _)| rate * (self.height_ms - delay);
-        self.deepest = self.candidates.iter().map(room).fold(0.0, f64::max);
         self.level_ms = now_ms + self.height_ms;
-        self.below.clear();
-        self.below.extend(self.candidates.iter().map(|(_, _, slot)| *slot));
         self.changes = 0;
+        self.below.clear();
+        self.deepest = 0.0;
+        for (delay, rate, slot) in &self.candidates {
+            self.deepest = self.deepest.max(rate * (self.height_ms - delay));
+            self.below.push(*slot);
+        }
     }
 
     /// The height and the `candidates` below it, if it is not above `near`. Newton's method from above
@@ -125,18 +137,16 @@ impl Level {
             if height > near {
                 return false;
             }
-            self.candidates.retain(|(delay, _, _)| *delay < height);
-            let sum = |(filled, rates), (delay, rate, _): &(f64, f64, _)| {
-                (filled + delay * rate, rates + rate)
-            };
-            (filled, rates) = self.candidates.iter().fold((picks, 0.0), sum);
+            (filled, rates) = (picks, 0.0);
+            self.candidates.retain(|(delay, rate, _)| {
+                let is_below = *delay < height;
+                if is_below {
+                    (filled, rates) = (filled + delay * rate, rates + rate);
+                }
+                is_below
+            });
         }
         self.height_ms = height;
         height.is_finite()
     }
-}
-
-/// A place below `len`, from 32 random bits.
-fn scale(random: u64, len: usize) -> Option<usize> {
-    usize::try_from((random * len as u64) >> 32).ok()
 }
