@@ -1,5 +1,7 @@
 //! A farm in one process: a host on free ports, agents as they are or as hand-made reports.
 
+pub(crate) mod net;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// A test that waits longer than this has failed; nothing is ever waited for this long.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A host with its policies folder.
 pub(crate) struct Farm {
@@ -109,7 +111,7 @@ impl Farm {
 
     pub(crate) fn deliver_from(&self, from: IpAddr, bytes: Vec<u8>) {
         let received = Instant::now();
-        self.host().deliver(vec![Datagram { bytes, received, from }]);
+        self.host().deliver([Datagram { bytes: &bytes, received, from }].into_iter().collect());
     }
 
     /// Sends raw bytes to the report port over a real socket.
@@ -182,7 +184,7 @@ impl Farm {
 /// Reports on loopback, without any group joined elsewhere.
 pub(crate) fn reports(port: u16) -> ReportsConfig {
     let mut reports = ReportsConfig { interfaces: vec!["lo".to_owned()], ..Default::default() };
-    reports.group.set_port(port);
+    reports.groups.port = port;
     reports
 }
 

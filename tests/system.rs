@@ -15,6 +15,7 @@ mod faults;
 mod feedback;
 mod live;
 mod modules;
+mod net;
 mod process;
 mod regressions;
 mod reload;

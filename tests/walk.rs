@@ -28,8 +28,8 @@ fn send(farm: &mut Farm, way: Way, report: &Report<'_>) {
             let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             let socket = socket2::Socket::from(socket);
             socket.set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
-            let group = reports(farm.host().report_port()).group;
-            socket.send_to(&frame, &group.into()).unwrap();
+            let groups = reports(farm.host().report_port()).groups;
+            socket.send_to(&frame, &groups.addresses().next().unwrap().into()).unwrap();
         }
     }
 }

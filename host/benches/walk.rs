@@ -385,7 +385,7 @@ fn ratio(
 /// A host on free ports with this pool.
 fn config(folder: &Path, pool: PoolConfig) -> Config {
     let mut reports = ReportsConfig { interfaces: vec!["lo".to_owned()], ..Default::default() };
-    reports.group.set_port(0);
+    reports.groups.port = 0;
     Config {
         agent: None,
         reports,
@@ -480,15 +480,16 @@ fn feed(host: &Host, machines: usize) {
     let (received, from) = (Instant::now(), IpAddr::V4(Ipv4Addr::LOCALHOST));
     let names: Vec<_> = (0..machines).map(|number| format!("machine-{number}")).collect();
     for names in names.chunks(64) {
-        let datagram = |name: &String| {
+        let frame = |name: &String| {
             let mut report = report(name);
             // Neighbours by load are nowhere near each other in memory.
             let load = f64::from(u8::try_from(key_hash(name) % 256).expect("a byte")) / 512.0;
             report.metrics.values = vec![0.25 + load, 0.25];
-            let bytes = wire::encode(&[report], &Keyring::default()).expect("a good report");
-            Datagram { bytes, received, from }
+            wire::encode(&[report], &Keyring::default()).expect("a good report")
         };
-        host.deliver(names.iter().map(datagram).collect());
+        let frames: Vec<_> = names.iter().map(frame).collect();
+        let datagram = |bytes| Datagram { bytes, received, from };
+        host.deliver(frames.iter().map(Vec::as_slice).map(datagram).collect());
     }
     while host.pools().all()[0].eligible() < machines {
         std::thread::yield_now();

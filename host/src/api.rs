@@ -45,6 +45,8 @@ pub struct View {
     pub intake: Arc<intake::Counts>,
     /// Whether this process listens.
     pub pulse: Arc<intake::Pulse>,
+    /// What the sockets tell.
+    pub transport: Arc<crate::transport::Status>,
     /// Set when the process is stopping: not ready any more.
     pub stopping: AtomicBool,
 }

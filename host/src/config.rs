@@ -7,10 +7,11 @@
 mod agent;
 mod keys;
 mod read;
+mod reports;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ pub use keys::{AllowConfig, KeyConfig, Secret, SecretSource};
 use read::Section;
 #[cfg(feature = "host")]
 pub(crate) use read::nearest;
+pub use reports::{Carrier, Destination, Groups, PORT};
 
 /// The annotated file with every key and its default.
 pub const DEFAULT_FILE: &str = include_str!("../../config/loadline.toml");
@@ -39,6 +41,9 @@ pub const EJECTION_MIN: Duration = Duration::from_millis(10);
 pub const EJECTION_MAX: Duration = Duration::from_secs(300);
 /// A slow start at most.
 pub const SLOW_START_MAX: Duration = Duration::from_hours(1);
+
+/// The time without multicast after which a host says so, at most.
+pub const SILENCE_MAX: Duration = Duration::from_hours(24);
 
 /// What one process does.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -59,12 +64,20 @@ pub struct Config {
 pub struct ReportsConfig {
     /// Which farm's reports count; two farms may share a group.
     pub farm: String,
-    /// Multicast group and port.
-    pub group: SocketAddrV4,
+    /// Multicast groups, and the port of all reports.
+    #[serde(flatten)]
+    pub groups: Groups,
     /// Interfaces by name; empty: every one that can multicast.
     pub interfaces: Vec<String>,
-    /// Where reports go besides the group.
+    /// Hops of a multicast report; 0: it stays on this machine, 1: on the local network.
+    pub ttl: u8,
+    /// Where reports go besides the groups.
     pub send_to: Vec<Destination>,
+    /// Whether a host takes reports by TCP.
+    pub tcp: bool,
+    /// A host says it when no multicast came for so long; zero: never.
+    #[serde(serialize_with = "as_text")]
+    pub silence: Duration,
     /// Secrets of signed reports, the signing one first; empty: unsigned.
     pub keys: Vec<KeyConfig>,
     /// How far the stamp of a signed report may be from this machine's clock; 0: not looked at.
@@ -72,19 +85,6 @@ pub struct ReportsConfig {
     pub max_skew: Duration,
     /// Where machines may report from; the first one that fits a name counts.
     pub allow: Vec<AllowConfig>,
-}
-
-/// A unicast destination of reports, `udp://host:port`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Destination {
-    /// Host name or address, and port.
-    pub authority: String,
-}
-
-impl Serialize for Destination {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&format!("udp://{}", self.authority))
-    }
 }
 
 /// `[host]`
@@ -215,9 +215,12 @@ impl Default for ReportsConfig {
     fn default() -> Self {
         Self {
             farm: "default".to_owned(),
-            group: SocketAddrV4::new(Ipv4Addr::new(239, 255, 76, 76), 12_000),
+            groups: Groups::default(),
             interfaces: Vec::new(),
+            ttl: 1,
             send_to: Vec::new(),
+            tcp: true,
+            silence: Duration::from_secs(30),
             keys: Vec::new(),
             max_skew: Duration::from_secs(60),
             allow: Vec::new(),
@@ -317,9 +320,12 @@ fn reports(mut section: Section<'_>) -> ReportsConfig {
     let default = ReportsConfig::default();
     let config = ReportsConfig {
         farm: section.name("farm", default.farm),
-        group: section.group("group", default.group),
+        groups: section.groups(default.groups),
         interfaces: section.strings("interfaces"),
+        ttl: section.integer("ttl", default.ttl, 0..=u8::MAX.into()),
         send_to: section.destinations("send_to"),
+        tcp: section.boolean("tcp", default.tcp),
+        silence: section.duration("silence", default.silence, Duration::ZERO..=SILENCE_MAX),
         keys: section.sections("keys").into_iter().flatten().map(keys::key).collect(),
         max_skew: section.duration("max_skew", default.max_skew, Duration::ZERO..=SKEW_MAX),
         allow: section.sections("allow").into_iter().flatten().map(keys::allow).collect(),

@@ -2,8 +2,10 @@
 //!
 //! In: fields borrowed from the agent or from a datagram. Out: the same, checked. Ratios are 0 to 1,
 //! durations are milliseconds in suffixed integers. Reports are values: nothing here has a clock, a
-//! socket or a lock. [`wire`] is the byte form, [`auth`] the keys, [`gate`] who may report.
+//! socket or a lock. [`wire`] is the byte form, [`auth`] the keys, [`gate`] who may report,
+//! [`address`] where services are.
 
+pub mod address;
 pub mod auth;
 pub mod gate;
 pub mod wire;

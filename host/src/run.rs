@@ -9,6 +9,8 @@
 mod agent;
 #[cfg(feature = "host")]
 mod host;
+#[cfg(feature = "host")]
+mod judge;
 
 use std::io;
 use std::net::SocketAddr;
@@ -35,7 +37,7 @@ pub enum RunError {
         source: io::Error,
     },
     /// The report port cannot be bound.
-    #[error("cannot receive reports on UDP port {port}: {source}; set reports.group")]
+    #[error("cannot receive reports on UDP port {port}: {source}; set the port in reports.group")]
     Reports {
         /// The port of `reports.group`.
         port: u16,
@@ -92,7 +94,7 @@ impl Loadline {
                 let mut reports = config.reports.clone();
                 #[cfg(feature = "host")]
                 if let Some(host) = &host {
-                    reports.group.set_port(host.report_port());
+                    reports.groups.port = host.report_port();
                 }
                 agent::Running::start(agent, &reports)
             })

@@ -393,7 +393,7 @@ impl Machine {
     pub(super) fn of(machine: &fleet::Machine, targets: &Targets, now_ms: u64) -> Self {
         let service = |service: &fleet::Offered| Service {
             name: service.name.clone(),
-            address: machine.address_of(service),
+            address: Arc::clone(&service.address),
             weight: service.weight,
             accepted: service.accepted,
             completed: service.completed,

@@ -81,6 +81,7 @@ fn families(view: &View) -> Vec<Family> {
         rejected(view),
     ];
     families.extend(machines(view));
+    families.extend(transport(view));
     families.extend(pools(view));
     families.extend(feedback(view));
     families.extend(policies(view));
@@ -90,6 +91,27 @@ fn families(view: &View) -> Vec<Family> {
 fn counter(name: &'static str, help: &'static str, count: &AtomicU64) -> Family {
     let samples = vec![(Vec::new(), count.load(Ordering::Relaxed))];
     Family { name, help, is_counter: true, samples }
+}
+
+/// What the sockets tell, and where the groups are heard.
+fn transport(view: &View) -> Vec<Family> {
+    let status = &*view.transport;
+    let joined = status.joined().into_iter().map(|place| {
+        let labels = vec![("interface", place.interface), ("group", place.group.to_string())];
+        (labels, 1)
+    });
+    let open = vec![(Vec::new(), status.connections_open.load(Ordering::Relaxed))];
+    let gauge = |name, help, samples| Family { name, help, is_counter: false, samples };
+    vec![
+        counter("kernel_drops", "Datagrams lost to a full receive buffer", &status.kernel_drops),
+        counter("datagrams_truncated", "Datagrams longer than any report", &status.truncated),
+        counter("datagrams_multicast", "Datagrams that came by a group", &status.multicast),
+        counter("receive_errors", "Errors of receiving sockets", &status.receive_errors),
+        counter("tcp_connections", "TCP connections taken", &status.connections),
+        counter("tcp_closed", "TCP connections closed by the host", &status.connections_closed),
+        gauge("tcp_open", "TCP connections open", open),
+        gauge("multicast_joined", "1 where a group is heard", joined.collect()),
+    ]
 }
 
 fn rejected(view: &View) -> Family {

@@ -35,7 +35,7 @@ fn agent_line(agent: &AgentConfig, reports: &ReportsConfig) -> String {
         agent.machine,
         if names.is_empty() { "nothing but itself".to_owned() } else { names.join(", ") },
         agent.interval,
-        reports.group,
+        destinations(reports),
     )
 }
 
@@ -46,15 +46,18 @@ fn add_host(
     host: &crate::config::HostConfig,
     running: &crate::run::Host,
 ) {
+    use crate::config::Groups;
     use crate::policy::Kind;
 
-    let names: Vec<_> = running.joined().iter().map(|interface| &*interface.name).collect();
+    let joined = running.joined();
+    let mut names: Vec<_> = joined.iter().map(|place| &*place.interface).collect();
+    names.dedup();
     let on = if names.is_empty() { "no interface (yet)".to_owned() } else { names.join(", ") };
-    let (group, port) = (config.reports.group.ip(), running.report_port());
+    let groups = Groups { port: running.report_port(), ..config.reports.groups };
     add(
         lines,
         "host",
-        &format!("hears {group}:{port} on {on}; policies in {}/", host.policies.display()),
+        &format!("hears {groups} on {on}; policies in {}/", host.policies.display()),
     );
     for pool in running.pools().all() {
         let policy = |kind| {
@@ -68,4 +71,12 @@ fn add_host(
         add(lines, "pool", &format!("{}: {policies}", pool.name()));
     }
     add(lines, "try", &format!("curl -s http://{}/v1/target", running.http_address()));
+}
+
+/// Where reports go: the groups, and what stands in `send_to`.
+fn destinations(reports: &ReportsConfig) -> String {
+    let groups = Some(reports.groups).filter(|groups| !groups.is_empty());
+    let groups = groups.iter().map(ToString::to_string);
+    let all: Vec<_> = groups.chain(reports.send_to.iter().map(ToString::to_string)).collect();
+    if all.is_empty() { "nowhere".to_owned() } else { all.join(", ") }
 }

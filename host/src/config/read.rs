@@ -6,14 +6,13 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::SocketAddrV4;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
 use toml::{Table, Value};
 
-use super::{Destination, Problem, is_policy_name};
+use super::{Problem, is_policy_name};
 use crate::report::{NAME_BYTES_MAX, is_name, is_weight};
 
 /// One table, with its path from the root.
@@ -213,16 +212,6 @@ impl<'p> Section<'p> {
         }
     }
 
-    pub(super) fn group(&mut self, key: &'static str, default: SocketAddrV4) -> SocketAddrV4 {
-        let wanted = "an IPv4 multicast address and port, \"239.255.76.76:12000\"";
-        let group = self.parsed(key, default, wanted);
-        if group.ip().is_multicast() {
-            return group;
-        }
-        self.wrong(key, &format!("{group} is not {wanted} (224.0.0.0 to 239.255.255.255)"));
-        default
-    }
-
     pub(super) fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&str, T)]) -> T {
         let written = self.required_string(key);
         if let Some((_, choice)) = choices.iter().find(|(name, _)| *name == written) {
@@ -248,22 +237,6 @@ impl<'p> Section<'p> {
             self.wrong(key, "must be a list of strings");
             Vec::new()
         })
-    }
-
-    pub(super) fn destinations(&mut self, key: &'static str) -> Vec<Destination> {
-        let mut destinations = Vec::new();
-        for text in self.strings(key) {
-            let authority = text.strip_prefix("udp://").filter(|rest| is_authority(rest));
-            match authority {
-                Some(authority) => {
-                    destinations.push(Destination { authority: authority.to_owned() });
-                }
-                None => {
-                    self.wrong(key, &format!("{text:?} is not of the form \"udp://host:12000\""));
-                }
-            }
-        }
-        destinations
     }
 
     /// A service's address: empty, `host:port` or a URL.
@@ -317,7 +290,7 @@ impl<'p> Section<'p> {
         }
     }
 
-    fn take(&mut self, key: &'static str) -> Option<Value> {
+    pub(super) fn take(&mut self, key: &'static str) -> Option<Value> {
         self.known.push(key);
         self.table.remove(key)
     }
@@ -348,12 +321,6 @@ pub(crate) fn nearest<'a>(written: &str, known: impl Iterator<Item = &'a str>) -
 
 fn did_you(near: &str) -> String {
     format!(", did you mean {near}?")
-}
-
-fn is_authority(text: &str) -> bool {
-    text.rsplit_once(':').is_some_and(|(host, port)| {
-        is_name(host) && !host.contains(['/', ' ']) && port.parse::<u16>().is_ok_and(|p| p > 0)
-    })
 }
 
 fn number(value: &Value) -> Option<f64> {

@@ -27,7 +27,11 @@ fn what_is_printed_reads_back_as_the_same() {
         weight = 2
         [reports]
         interfaces = ["lo"]
-        send_to = ["udp://far:12000"]
+        group = ["[ff05::7]:7"]
+        ttl = 4
+        tcp = false
+        silence = "0s"
+        send_to = ["udp://far:12000", "tcp://[fd00::2]:12000"]
         keys = [{ id = 1, secret_file = "s" }, { id = 2, secret_env = "S" }]
         max_skew = "5s"
         allow = [{ machines = "web-*", networks = ["10.0.0.0/8", "::1"] }]
@@ -63,7 +67,8 @@ fn every_problem_is_reported_at_once_with_its_key() {
         source = "push"
         [reports]
         group = "10.0.0.1:12000"
-        send_to = ["tcp://x:1"]
+        ttl = 256
+        send_to = ["http://x:1", "udp://fd00::2:12000"]
         keys = [{ secret_file = "s" }, { id = 2, secret_file = "s", secret_env = "S" }]
         max_skew = "1h"
         allow = [{ machines = "a", networks = ["10.0.0.1/8"] }, {}]
@@ -87,8 +92,10 @@ fn every_problem_is_reported_at_once_with_its_key() {
         "agent.metric[0].window: must be a whole number from 1 to 3600",
         "agent.metric[1].source: \"push\" is not one of system:cpu, system:memory",
         "agent.wieght: unknown key, did you mean weight?",
-        "reports.group: 10.0.0.1:12000 is not an IPv4 multicast address",
-        "reports.send_to: \"tcp://x:1\" is not of the form",
+        "reports.group: \"10.0.0.1:12000\" is not a multicast address (224.0.0.0 to",
+        "reports.ttl: must be a whole number from 0 to 255",
+        "reports.send_to: \"http://x:1\" is not of the form \"udp://host:12000\" or \"tcp://host:12000\"",
+        "reports.send_to: \"udp://fd00::2:12000\" is not of the form",
         "reports.keys[0].id: is missing",
         "reports.keys[1].secret_file: write either secret_file or secret_env",
         "reports.max_skew: \"1h\" is not between 0s and 10m",
@@ -201,4 +208,32 @@ fn secrets_that_others_can_read_and_reports_without_keys_are_warned_of() {
     let unsigned = |text| Config::parse(text).expect("a good file").reports.warnings(true);
     assert!(unsigned("[host]")[0].starts_with("reports are not signed"));
     assert!(unsigned("[host]\n[reports]\ninterfaces = [\"lo\"]").is_empty());
+}
+
+#[track_caller]
+fn check_groups(written: &str, expected: &str, port: u16) {
+    let config = Config::parse(&format!("[host]\n[reports]\n{written}")).expect("a good file");
+    let groups = config.reports.groups;
+    assert_eq!((groups.to_string().as_str(), groups.port), (expected, port), "{written}");
+}
+
+#[test]
+fn groups_are_one_or_two_and_share_a_port_with_unicast() {
+    check_groups("", "239.255.76.76:12000 or [ff15::4c4c]:12000", 12_000);
+    check_groups("port = 5", "239.255.76.76:5 or [ff15::4c4c]:5", 5);
+    check_groups("group = \"224.0.0.7:0\"", "224.0.0.7:0", 0);
+    check_groups("group = [\"[ff02::1:2]:9\"]\nport = 9", "[ff02::1:2]:9", 9);
+    check_groups("group = []", "no group", 12_000);
+    check_groups("group = []\nport = 7", "no group", 7);
+    for (written, problem) in [
+        ("group = [\"239.0.0.1:1\", \"[ff15::1]:2\"]", "\"[ff15::1]:2\" has another port"),
+        ("group = \"239.0.0.1:1\"\nport = 2", "\"239.0.0.1:1\" has another port"),
+        ("group = [\"239.0.0.1:1\", \"239.0.0.2:1\"]", "\"239.0.0.2:1\" a second group"),
+        ("group = 5", "\"\" is not a multicast address and port"),
+    ] {
+        let text = format!("[host]\n[reports]\n{written}");
+        check_problem(&text, &format!("reports.group: {problem}"));
+    }
+    check_problem("[host]\n[reports]\nttl = -1", "reports.ttl: must be a whole number");
+    check_problem("[host]\n[reports]\nport = 65536", "reports.port: must be a whole number");
 }

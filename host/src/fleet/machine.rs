@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::patience::DeadRule;
 use super::{DEFAULT_SERVICE, Loss, Namesake};
-use crate::report::{Metrics, Report, Service, State};
+use crate::report::{Metrics, Report, Service, State, address};
 
 /// Sets of metric names remembered for sharing: farms have a few makes of machines.
 const NAME_SETS_MAX: usize = 64;
@@ -33,6 +33,8 @@ pub struct Offered {
     /// Names the pool's service.
     pub name: Box<str>,
     /// As reported; empty: the machine's source address.
+    reported: Box<str>,
+    /// Where it can be reached.
     pub address: Arc<str>,
     /// Capacity, > 0.
     pub weight: f64,
@@ -155,6 +157,7 @@ impl Machine {
         self.state = report.state;
         self.alive = report.state != State::Leaving;
         self.weight = report.weight;
+        let has_moved = self.source != heard.from;
         self.source = heard.from;
         self.received_ms = heard.received_ms;
         self.captured_ms = heard.received_ms.saturating_sub(report.delay_ms.into());
@@ -162,7 +165,7 @@ impl Machine {
         self.sent_ms = report.sent_ms;
         self.patience_ms = rule.silence_ms(&self.loss, report.interval_ms);
         self.metrics.take(&report.metrics, names);
-        self.take_services(&report.services, names);
+        self.take_services(&report.services, has_moved, names);
         let same = self.labels.len() == report.labels.len()
             && self.labels.iter().zip(&report.labels).all(|(a, b)| *a.0 == *b.0 && *a.1 == *b.1);
         if !same {
@@ -170,7 +173,7 @@ impl Machine {
         }
     }
 
-    fn take_services(&mut self, services: &[Service<'_>], names: &mut NameSets) {
+    fn take_services(&mut self, services: &[Service<'_>], has_moved: bool, names: &mut NameSets) {
         let implied = [Service {
             name: DEFAULT_SERVICE,
             address: "",
@@ -186,7 +189,8 @@ impl Machine {
         if !same {
             let offered = |service: &Service<'_>| Offered {
                 name: service.name.into(),
-                address: service.address.into(),
+                reported: service.address.into(),
+                address: address::offered(service.address, self.source).into(),
                 weight: service.weight,
                 metrics: Measured { names: names.get(&[]), values: Vec::new() },
                 accepted: 0,
@@ -196,8 +200,9 @@ impl Machine {
             self.services = services.iter().map(offered).collect();
         }
         for (offered, service) in self.services.iter_mut().zip(services) {
-            if *offered.address != *service.address {
-                offered.address = service.address.into();
+            if has_moved || *offered.reported != *service.address {
+                offered.reported = service.address.into();
+                offered.address = address::offered(service.address, self.source).into();
             }
             offered.weight = service.weight;
             offered.metrics.take(&service.metrics, names);
@@ -211,16 +216,6 @@ impl Machine {
     #[must_use]
     pub fn takes_work(&self) -> bool {
         self.alive && self.state == State::Ready
-    }
-
-    /// The address to offer for a service: the reported one, else where the reports come from.
-    #[must_use]
-    pub fn address_of(&self, service: &Offered) -> Arc<str> {
-        if service.address.is_empty() {
-            self.source.to_string().into()
-        } else {
-            Arc::clone(&service.address)
-        }
     }
 
     /// Another agent that is certain to report under this name as well.

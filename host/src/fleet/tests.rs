@@ -143,7 +143,7 @@ fn services_come_change_and_go() {
     let services = vec![service("web", "10.0.0.1:80"), service("api", "")];
     fleet.apply(&Report { services, ..report("a", 1, 2) }, HERE, 0);
     let machine = fleet.by_name("a").expect("known").1;
-    assert_eq!(&*machine.address_of(&machine.services[0]), "10.0.0.1:80");
-    assert_eq!(&*machine.address_of(&machine.services[1]), "127.0.0.1");
+    assert_eq!(&*machine.services[0].address, "10.0.0.1:80");
+    assert_eq!(&*machine.services[1].address, "127.0.0.1");
     assert_eq!(machine.services[1].in_flight, 3);
 }

@@ -25,7 +25,7 @@ use crate::fleet::{Applied, Fleet, MachineId};
 use crate::report::gate::{Gate, Present};
 use crate::report::{Report, wire};
 use crate::telemetry::Quiet;
-use crate::transport::Datagram;
+use crate::transport::{Batch, Datagram};
 pub use pulse::Pulse;
 pub use refused::{Kind, Refusal, Refused};
 
@@ -39,7 +39,7 @@ pub const QUEUE_MAX: usize = 1_024;
 /// What the intake is told.
 pub enum Event {
     /// These arrived.
-    Datagrams(Vec<Datagram>),
+    Datagrams(Batch),
     /// End.
     Stop,
 }
@@ -163,11 +163,11 @@ impl Intake {
     }
 
     /// Takes a batch of datagrams to the fleet.
-    fn apply(&mut self, batch: &[Datagram], turn: &mut Turn) {
+    fn apply(&mut self, batch: &Batch, turn: &mut Turn) {
         let before = turn.changed.len();
         let fleet = Arc::clone(&self.fleet);
         let mut fleet = fleet.write();
-        for datagram in batch {
+        for datagram in batch.iter() {
             self.apply_one(&mut fleet, datagram, turn);
         }
         let reports = (turn.changed.len() - before) as u64;
@@ -175,8 +175,8 @@ impl Intake {
         self.counts.reports.fetch_add(reports, Ordering::Relaxed);
     }
 
-    fn apply_one(&mut self, fleet: &mut Fleet, datagram: &Datagram, turn: &mut Turn) {
-        let reports = match wire::decode(&datagram.bytes, &self.gate.keyring) {
+    fn apply_one(&mut self, fleet: &mut Fleet, datagram: Datagram<'_>, turn: &mut Turn) {
+        let reports = match wire::decode(datagram.bytes, &self.gate.keyring) {
             Ok(reports) => reports,
             Err(error) => {
                 if self.refuse(datagram.from, None, error.reason(), &error) {

@@ -310,7 +310,7 @@ impl Batch {
         }
         let fresh = Fresh {
             machine: Arc::clone(&machine.name),
-            address: machine.address_of(service),
+            address: Arc::clone(&service.address),
             load: f64::NAN,
             // Two good weights can make none.
             weight: (machine.weight * service.weight).clamp(f64::MIN_POSITIVE, f64::MAX),

@@ -14,6 +14,8 @@ use crate::transport::Outlet;
 
 /// Reports that wait to be sent: more would be stale.
 const QUEUE_MAX: usize = 4;
+/// Reports that wait for a destination that is slow or away: the newest says it all.
+const BACKLOG: usize = 1;
 /// Time for the last report to leave.
 const LEAVE_WAIT: Duration = Duration::from_secs(1);
 
@@ -31,7 +33,7 @@ impl Running {
         let (frames, queue) = mpsc::channel(QUEUE_MAX);
         let (stop, stopped) = oneshot::channel();
         tokio::spawn(run(agent, frames, stopped));
-        let sender = tokio::spawn(Outlet::new(reports).run(queue));
+        let sender = tokio::spawn(Outlet::new(reports, BACKLOG).run(queue));
         Ok(Self { stop, sender })
     }
 

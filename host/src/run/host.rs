@@ -13,6 +13,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use super::RunError;
+use super::judge::judge;
 use crate::api::{self, View};
 use crate::clock::Clock;
 use crate::config::{HostConfig, PoolConfig, ReportsConfig};
@@ -23,7 +24,7 @@ use crate::pick::score::Scorers;
 use crate::pick::supply::{self, Supply};
 use crate::pick::{Pools, build_pools};
 use crate::policy::{Limits, PolicyEngine};
-use crate::transport::{Datagram, Inlet, Interface};
+use crate::transport::{Batch, Inlet, Place, Status};
 
 /// Time for open requests to finish when the host stops.
 const DRAIN_WAIT: Duration = Duration::from_secs(10);
@@ -32,7 +33,6 @@ const DRAIN_WAIT: Duration = Duration::from_secs(10);
 pub struct Host {
     http: SocketAddr,
     report_port: u16,
-    joined: Vec<Interface>,
     view: Arc<View>,
     changes: watch::Receiver<u64>,
     intake: SyncSender<intake::Event>,
@@ -54,10 +54,11 @@ impl Host {
         let listen = |source| RunError::Listen { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
         let http = listener.local_addr().map_err(listen)?;
-        let port = |source| RunError::Reports { port: reports.group.port(), source };
-        let inlet = Inlet::bind(reports).map_err(port)?;
-        let report_port = inlet.port().map_err(port)?;
-        let joined = inlet.joined().to_vec();
+        let port = |source| RunError::Reports { port: reports.groups.port, source };
+        let transport = Arc::new(Status::default());
+        let inlet = Inlet::bind(reports, Arc::clone(&transport)).map_err(port)?;
+        let report_port = inlet.port();
+        let judge = judge(gate.keyring.clone());
         let engine = PolicyEngine::new(Limits::default())?;
 
         let clock = Clock::start();
@@ -89,6 +90,7 @@ impl Host {
             board: supply.board(),
             intake: Arc::clone(&counts),
             pulse: Arc::clone(&pulse),
+            transport,
             stopping: AtomicBool::new(false),
         });
         let threads = vec![
@@ -103,13 +105,12 @@ impl Host {
         Ok(Self {
             http,
             report_port,
-            joined,
             view,
             changes: changed,
             intake: intake_events,
             supply: supply_events,
             threads,
-            receiver: tokio::spawn(inlet.run(hand_over)),
+            receiver: tokio::spawn(inlet.run(hand_over, judge)),
             pulse: tokio::spawn(async move { pulse.run(clock).await }),
             server: tokio::spawn(server.into_future()),
             close,
@@ -122,16 +123,16 @@ impl Host {
         self.http
     }
 
-    /// The UDP port of reports.
+    /// The port of reports, by UDP and TCP.
     #[must_use]
     pub fn report_port(&self) -> u16 {
         self.report_port
     }
 
-    /// Where the group was heard at the start.
+    /// Where the groups are heard now.
     #[must_use]
-    pub fn joined(&self) -> &[Interface] {
-        &self.joined
+    pub fn joined(&self) -> Vec<Place> {
+        self.view.transport.joined()
     }
 
     /// A number that grows with every change of fleet or policies and with what guests are told of
@@ -148,8 +149,8 @@ impl Host {
     }
 
     /// Hands over datagrams as if they had been received: the in-memory transport.
-    pub fn deliver(&self, datagrams: Vec<Datagram>) {
-        deliver_to(self.intake.clone(), Arc::clone(&self.view.intake))(datagrams);
+    pub fn deliver(&self, batch: Batch) {
+        deliver_to(self.intake.clone(), Arc::clone(&self.view.intake))(batch);
     }
 
     /// Takes no new connection and finishes the open requests.
@@ -199,7 +200,7 @@ impl Closed {
 fn deliver_to(
     intake: SyncSender<intake::Event>,
     counts: Arc<intake::Counts>,
-) -> impl Fn(Vec<Datagram>) {
+) -> impl Fn(Batch) + Clone {
     move |batch| {
         let len = batch.len() as u64;
         if len == 0 {

@@ -1,0 +1,157 @@
+//! One UDP socket drained in batches: datagrams with the time at which the kernel took them in.
+//!
+//! The kernel stamps each datagram by the wall clock, which may be stepped; the stamp becomes an
+//! age, and the age is believed as far as it can be true: nothing in the socket is older than the
+//! last time it was seen empty, nor younger than now. So a report that lay there while the process
+//! was paused has its true age, and a step of the clock can do no more harm than the pause was long.
+
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nix::cmsg_space;
+use nix::sys::socket::{
+    ControlMessageOwned, MsgFlags, MultiHeaders, RecvMsg, SockaddrStorage, recvmmsg, setsockopt,
+    sockopt,
+};
+use nix::sys::time::TimeSpec;
+
+use super::batch::{Batch, Datagram};
+use super::status::{Status, count};
+
+/// Datagrams read before they are handed on: bounds the delay of the first one.
+const BATCH_MAX: usize = 64;
+/// Datagrams asked for after a call that found few: preparing for more has its price.
+const FEW: usize = 4;
+/// Room for one datagram: any fits. Not a power of two, or the slots would share cache lines' places.
+const SLOT_BYTES: usize = (1 << 16) + 1_088;
+/// Receive buffer asked of the kernel: some 10 000 reports, for when the host is held up.
+const BUFFER_BYTES: usize = 8 << 20;
+
+/// Drains one socket.
+#[derive(Debug)]
+pub struct Receiver {
+    slots: Vec<u8>,
+    ask: usize,
+    /// The last time nothing was left in the socket.
+    empty: Instant,
+    /// The kernel's count of drops that it told last.
+    drops: u32,
+    status: Arc<Status>,
+}
+
+/// What is known of one datagram of a batch.
+struct Arrival {
+    len: usize,
+    from: IpAddr,
+    stamp: Option<Duration>,
+    is_whole: bool,
+}
+
+impl Receiver {
+    /// Prepares a bound socket.
+    ///
+    /// # Errors
+    /// The kernel cannot stamp datagrams or count drops.
+    pub fn new(socket: &impl AsFd, status: Arc<Status>) -> io::Result<Self> {
+        setsockopt(socket, sockopt::ReceiveTimestampns, &true)?;
+        setsockopt(socket, sockopt::RxqOvfl, &1)?;
+        // Beyond the system's limit where this process may, else as much as it allows.
+        let forced = setsockopt(socket, sockopt::RcvBufForce, &BUFFER_BYTES);
+        if let Err(error) = forced.or_else(|_| setsockopt(socket, sockopt::RcvBuf, &BUFFER_BYTES)) {
+            tracing::debug!(%error, "the kernel keeps its own receive buffer size");
+        }
+        let slots = vec![0; SLOT_BYTES * BATCH_MAX];
+        Ok(Self { slots, ask: FEW, empty: Instant::now(), drops: 0, status })
+    }
+
+    /// Everything that is there, up to [`BATCH_MAX`] datagrams.
+    ///
+    /// # Errors
+    /// `WouldBlock`: nothing is there.
+    pub fn receive(&mut self, socket: &impl AsRawFd) -> io::Result<Batch> {
+        let begin = Instant::now();
+        let arrivals = self.take(socket).inspect_err(|error| {
+            if error.kind() == io::ErrorKind::WouldBlock {
+                self.empty = begin;
+            }
+        })?;
+        let (now, wall) = (Instant::now(), SystemTime::now());
+        let wall = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let bytes = arrivals.iter().map(|arrival| arrival.len).sum();
+        let mut batch = Batch::with_capacity(arrivals.len(), bytes);
+        for (arrival, slot) in arrivals.iter().zip(self.slots.chunks(SLOT_BYTES)) {
+            if !arrival.is_whole {
+                count(&self.status.truncated);
+                continue;
+            }
+            let age = arrival.stamp.map_or(Duration::ZERO, |stamp| wall.saturating_sub(stamp));
+            let received = now.checked_sub(age).map_or(self.empty, |at| at.max(self.empty));
+            batch.push(Datagram { bytes: &slot[..arrival.len], received, from: arrival.from });
+        }
+        if arrivals.len() < self.ask {
+            self.empty = begin;
+        }
+        self.ask = if arrivals.len() < FEW { FEW } else { BATCH_MAX };
+        Ok(batch)
+    }
+
+    fn take(&mut self, socket: &impl AsRawFd) -> io::Result<Vec<Arrival>> {
+        let mut slices: Vec<_> = self
+            .slots
+            .chunks_mut(SLOT_BYTES)
+            .take(self.ask)
+            .map(|slot| [IoSliceMut::new(slot)])
+            .collect();
+        // Made anew for each call: the kernel writes into them how much it used, and what is used
+        // again that way has no room for what it did not have the last time.
+        let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(
+            self.ask,
+            Some(cmsg_space!(TimeSpec, u32)),
+        );
+        let flags = MsgFlags::MSG_DONTWAIT;
+        let results = recvmmsg(socket.as_raw_fd(), &mut headers, &mut slices, flags, None)?;
+        let mut arrivals = Vec::with_capacity(self.ask);
+        let mut drops = None;
+        for message in results {
+            let (stamp, told) = control(&message);
+            drops = told.or(drops);
+            arrivals.push(Arrival {
+                len: message.bytes,
+                from: source(&message),
+                stamp,
+                is_whole: !message.flags.contains(MsgFlags::MSG_TRUNC),
+            });
+        }
+        if let Some(drops) = drops {
+            let new = drops.wrapping_sub(self.drops);
+            self.status.kernel_drops.fetch_add(new.into(), Ordering::Relaxed);
+            self.drops = drops;
+        }
+        Ok(arrivals)
+    }
+}
+
+/// The time stamp, since 1970, and the socket's drops so far.
+fn control(message: &RecvMsg<'_, '_, SockaddrStorage>) -> (Option<Duration>, Option<u32>) {
+    let (mut stamp, mut drops) = (None, None);
+    // Without room for them there would be none; there is.
+    for control in message.cmsgs().into_iter().flatten() {
+        match control {
+            ControlMessageOwned::ScmTimestampns(at) => stamp = Some(Duration::from(at)),
+            ControlMessageOwned::RxqOvfl(dropped) => drops = Some(dropped),
+            _ => {}
+        }
+    }
+    (stamp, drops)
+}
+
+fn source(message: &RecvMsg<'_, '_, SockaddrStorage>) -> IpAddr {
+    let address = message.address.as_ref();
+    let v4 = address.and_then(|a| a.as_sockaddr_in()).map(|a| IpAddr::V4(a.ip()));
+    let v6 = || address.and_then(|a| a.as_sockaddr_in6()).map(|a| IpAddr::V6(a.ip()));
+    v4.or_else(v6).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)).to_canonical()
+}

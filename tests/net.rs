@@ -1,0 +1,212 @@
+//! Reports on real networks: machines in namespaces, on bridges, whose interfaces come, go and change.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use loadline::report::{Keyring, Report, wire};
+
+use crate::support::net::{Net, by, configured, reports, throw};
+use crate::support::{report, service};
+
+#[test]
+fn two_hosts_list_three_agents_and_one_that_leaves_is_gone() {
+    let Some(net) = Net::lan(&["h1", "h2", "a1", "a2", "a3"]) else { return };
+    let hosts = [net.host("h1", reports()), net.host("h2", reports())];
+    let mut agents: Vec<_> = ["a1", "a2", "a3"].map(|name| net.agent(name, reports())).into();
+    for host in &hosts {
+        host.lists(&["a1", "a2", "a3"]);
+        host.offers("a1", "10.77.1.3");
+    }
+    agents.pop().unwrap().stop();
+    for host in &hosts {
+        host.lists(&["a1", "a2"]);
+    }
+}
+
+#[test]
+fn interface_that_goes_down_comes_back_is_made_anew_or_gets_another_address() {
+    let Some(net) = Net::lan(&["h", "a"]) else { return };
+    let host = net.host("h", reports());
+    let _agent = net.agent("a", reports());
+    host.lists(&["a"]);
+    for machine in ["a", "h"] {
+        net.ip(machine, "link set e1 down");
+        host.lists(&[]);
+        net.ip(machine, "link set e1 up");
+        host.lists(&["a"]);
+    }
+    for (machine, number) in [("a", 2), ("h", 1)] {
+        net.ip(machine, "link del e1");
+        host.lists(&[]);
+        net.plug(machine, 1, number);
+        net.address(machine, 1, number);
+        host.lists(&["a"]);
+    }
+    host.offers("a", "10.77.1.2");
+    net.ip("a", "address del 10.77.1.2/24 dev e1");
+    net.ip("a", "address add 10.77.1.22/24 dev e1");
+    host.offers("a", "10.77.1.22");
+    assert_eq!(host.json("/v1/machines").as_array().unwrap().len(), 1);
+}
+
+/// O-A01, O-A02, O-A12: without routes, and with the interface there later than the process.
+#[test]
+fn network_that_comes_after_the_start_is_used_without_routes() {
+    let Some(mut net) = Net::new() else { return };
+    net.bridge(1);
+    net.machine("h");
+    net.machine("a");
+    let host = net.host("h", reports());
+    let _agent = net.agent("a", reports());
+    for (machine, number) in [("h", 1), ("a", 2)] {
+        net.plug(machine, 1, number);
+        // A single address, and no route to anywhere else.
+        net.ip(machine, &format!("address add 10.77.1.{number}/32 dev e1"));
+    }
+    host.lists(&["a"]);
+    host.offers("a", "10.77.1.2");
+}
+
+/// O-A05: a named interface that is not there is waited for; no other is used.
+#[test]
+fn named_interface_is_waited_for() {
+    let Some(net) = Net::lan(&["h", "a", "b"]) else { return };
+    let host = net.host("h", reports());
+    let named = configured("interfaces = [\"late0\"]");
+    let _late = net.agent("a", named);
+    let _other = net.agent("b", reports());
+    host.lists(&["b"]);
+    net.ip("a", "link set e1 down");
+    net.ip("a", "link set e1 name late0");
+    net.ip("a", "link set late0 up");
+    host.lists(&["a", "b"]);
+}
+
+/// O-A03, O-A21: every interface is joined, and a report that comes by two is counted once.
+#[test]
+fn host_on_two_networks_hears_both_and_counts_reports_once() {
+    let Some(mut net) = Net::lan(&["h", "a", "both"]) else { return };
+    net.bridge(2);
+    net.machine("b");
+    for (machine, number) in [("h", 1), ("b", 2), ("both", 3)] {
+        net.plug(machine, 2, number);
+        net.address(machine, 2, number);
+    }
+    let host = net.host("h", reports());
+    let _agents = ["a", "b", "both"].map(|name| net.agent(name, reports()));
+    host.lists(&["a", "b", "both"]);
+    let metrics = host.text("/metrics");
+    for place in ["e1", "e2"].map(|e| format!("{{interface=\"{e}\",group=\"239.255.76.76\"}} 1")) {
+        assert!(metrics.contains(&place), "{place}: {metrics}");
+    }
+    host.until("twenty reports by both ways, none lost", |machines| {
+        let both = machines.iter().find(|machine| machine["name"] == "both")?;
+        (both["seq"].as_u64()? >= 20).then(|| assert_eq!(both["loss"]["lost"], 0, "{both}"))
+    });
+}
+
+#[test]
+fn only_ipv6_works_alone_and_addresses_are_bracketed() {
+    let Some(mut net) = Net::new() else { return };
+    net.bridge(1);
+    for (machine, number) in [("h", 1), ("a", 2)] {
+        net.machine(machine);
+        net.plug(machine, 1, number);
+        net.ip(machine, &format!("address add fd77:1::{number}/64 dev e1 nodad"));
+    }
+    let host = net.host("h", reports());
+    let _agent = net.agent("a", reports());
+    host.lists(&["a"]);
+    host.offers("a", "[fd77:1::2]");
+    let answer = host.json("/v1/target");
+    assert_eq!(answer["url"], "http://[fd77:1::2]", "{answer}");
+    assert!(host.metric("datagrams_multicast_total") > 0);
+}
+
+/// O-A11: a group of one link, on the second interface.
+#[test]
+fn link_local_group_is_joined_on_the_named_interface() {
+    let Some(mut net) = Net::lan(&["h", "a"]) else { return };
+    net.bridge(2);
+    for (machine, number) in [("h", 1), ("a", 2)] {
+        net.plug(machine, 2, number);
+        net.address(machine, 2, number);
+    }
+    let second = || configured("group = \"[ff02::4c4c]:12000\"\ninterfaces = [\"e2\"]");
+    let host = net.host("h", second());
+    let _agent = net.agent("a", second());
+    host.lists(&["a"]);
+    let metrics = host.text("/metrics");
+    assert!(metrics.contains("{interface=\"e2\",group=\"ff02::4c4c\"} 1"), "{metrics}");
+    assert!(!metrics.contains("interface=\"e1\""), "{metrics}");
+}
+
+/// O-A23, O-A09: no multicast at all, by datagram and by connection; then beside it, on one port.
+#[test]
+fn unicast_and_tcp_work_where_multicast_does_not() {
+    let Some(net) = Net::lan(&["h", "u", "t", "m"]) else { return };
+    net.ip("br", "link set p11 type bridge_slave mcast_flood off");
+    let host = net.host("h", reports());
+    let _agents = [
+        net.agent("u", by(&["udp://10.77.1.1:12000"])),
+        net.agent("t", by(&["tcp://10.77.1.1:12000"])),
+        net.agent("m", reports()),
+    ];
+    host.lists(&["t", "u"]);
+    assert_eq!(host.metric("datagrams_multicast_total"), 0);
+    net.ip("br", "link set p11 type bridge_slave mcast_flood on");
+    host.lists(&["m", "t", "u"]);
+    assert_eq!(host.metric("tcp_open"), 1);
+}
+
+#[test]
+fn unicast_and_tcp_work_over_ipv6() {
+    let Some(net) = Net::lan(&["h", "u", "t"]) else { return };
+    let host = net.host("h", reports());
+    let _agents = [
+        net.agent("u", by(&["udp://[fd77:1::1]:12000"])),
+        net.agent("t", by(&["tcp://[fd77:1::1]:12000"])),
+    ];
+    host.lists(&["t", "u"]);
+    host.offers("u", "[fd77:1::2]");
+    host.offers("t", "[fd77:1::3]");
+}
+
+/// O-C09, O-A15: an agent outlives its host, by every way.
+#[test]
+fn agents_report_to_a_host_that_comes_later_and_again() {
+    let Some(net) = Net::lan(&["h", "u", "t"]) else { return };
+    let _agents = [
+        net.agent("u", by(&["udp://10.77.1.1:12000"])),
+        net.agent("t", by(&["tcp://10.77.1.1:12000"])),
+    ];
+    for _ in 0..2 {
+        let host = net.host("h", reports());
+        host.lists(&["t", "u"]);
+        host.stop();
+    }
+}
+
+/// O-A04: what cannot be reached is not offered.
+#[test]
+fn wildcard_loopback_and_multicast_addresses_are_not_offered() {
+    let Some(net) = Net::lan(&["h", "a"]) else { return };
+    let host = net.host("h", reports());
+    for (machine, address, offered) in [
+        ("any", "0.0.0.0:80", "10.77.1.2:80"),
+        ("any6", "[::]:80", "10.77.1.2:80"),
+        ("loop", "127.0.0.1:81", "10.77.1.2:81"),
+        ("local", "http://localhost:82/x", "10.77.1.2:82"),
+        ("group", "224.0.0.1", "10.77.1.2"),
+        ("own", "10.9.9.9:83", "10.9.9.9:83"),
+    ] {
+        let services = vec![service("default", address)];
+        let frame =
+            wire::encode(&[Report { services, ..report(machine, &[]) }], &Keyring::default());
+        let to = SocketAddr::from(([10, 77, 1, 1], host.port));
+        let from = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        net.within("a", move || throw(from, to, &frame.unwrap()));
+        host.offers(machine, offered);
+    }
+    let answer = host.text("/v1/target?n=6");
+    assert!(answer.contains("\"url\":\"http://10.77.1.2:82/x\""), "{answer}");
+}
