@@ -125,8 +125,8 @@ impl Farm {
         let socket =
             socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).unwrap();
         socket.set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
-        let group = reports(self.host().report_port()).group;
-        socket.send_to(bytes, &SocketAddr::V4(group).into()).unwrap();
+        let group = reports(self.host().report_port()).groups.addresses().next().unwrap();
+        socket.send_to(bytes, &group.into()).unwrap();
     }
 
     /// Waits, change by change, until `look` finds what it wants.
