@@ -1,10 +1,15 @@
-//! Who is alive: names that two agents use, agents that leave, hosts that are stopped.
+//! Who is alive, and how work is spread while machines come, stop and return.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::process::{Child, Command, Stdio};
 
+use loadline::config::Config;
+use loadline::pick::{PickRequest, pick};
 use loadline::report::{Keyring, Report, wire};
+use loadline::run::Loadline;
+use loadline_sdk::testing::StrategyHost;
 
-use crate::support::{Farm, get, report};
+use crate::support::{Farm, get, program, report, reports};
 
 const FIRST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const SECOND: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3));
@@ -37,5 +42,167 @@ async fn of_two_machines_with_one_name_the_first_counts_and_the_second_is_shown(
     let machine = farm.get("/v1/machines/web");
     assert_eq!(machine["namesake"]["source"], "10.0.0.3", "{machine:#}");
     assert_eq!((&machine["boot"], &machine["loss"]["lost"]), (&5.into(), &0.into()));
+    farm.stop().await;
+}
+
+/// An agent that reports every tenth of a second to this port.
+fn quick_agent(port: u16) -> String {
+    format!(
+        "[agent]\nmachine = \"quick\"\ninterval = \"100ms\"\n\
+         [[agent.metric]]\nname = \"cpu\"\nsource = \"system:cpu\"\nevery = \"20ms\"\nwindow = 1\n\
+         [[agent.metric]]\nname = \"memory\"\nsource = \"system:memory\"\nevery = \"20ms\"\nwindow = 1\n\
+         [reports]\ngroup = \"239.255.76.76:{port}\"\ninterfaces = [\"lo\"]\n"
+    )
+}
+
+/// A process that is killed at the end.
+struct Killed(Child);
+
+impl Killed {
+    fn signal(&self, signal: &str) {
+        let pid = self.0.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_agent_is_gone_once_and_back_once() {
+    let farm = Farm::new("weighted", "p2c").await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("agent.toml");
+    std::fs::write(&file, quick_agent(farm.host().report_port())).unwrap();
+    let mut command = Command::new(program());
+    command.arg("--config").arg(&file).stderr(Stdio::null()).stdout(Stdio::null());
+    let agent = Killed(command.spawn().unwrap());
+    farm.eligible(1).await;
+    let before = farm.get("/v1/machines/quick");
+    agent.signal("-STOP");
+    farm.eligible(0).await;
+    assert_eq!(metric(&farm, "loadline_machines_gone_total"), 1);
+    agent.signal("-CONT");
+    farm.eligible(1).await;
+    let after = farm.get("/v1/machines/quick");
+    assert_eq!((&before["boot"], &after["loss"]["lost"]), (&after["boot"], &0.into()));
+    assert_eq!(
+        metric(&farm, "loadline_machine_flaps_total"),
+        0,
+        "nothing was lost: it was stopped"
+    );
+    assert_eq!(metric(&farm, "loadline_machines_gone_total"), 1);
+    farm.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_starts_again_knows_all_by_the_next_reports() {
+    let first = Farm::new("weighted", "p2c").await;
+    let port = first.host().report_port();
+    let agent = Loadline::start(Config::parse(&quick_agent(port)).unwrap()).await.unwrap();
+    first.eligible(1).await;
+    first.stop().await;
+    let second = Farm::with_reports(reports(port)).await;
+    second.eligible(1).await;
+    let machine = second.get("/v1/machines/quick");
+    assert!(machine["seq"].as_u64() > Some(1), "the agent was not started again: {machine}");
+    assert!(machine["metrics"]["cpu"].is_number() && machine["metrics"]["memory"].is_number());
+    assert_eq!(second.target(""), "quick");
+    agent.stop().await;
+    second.stop().await;
+}
+
+/// How often each machine is picked between two reports.
+fn shares(farm: &Farm, picks: u32) -> Vec<u32> {
+    let mut shares = std::collections::BTreeMap::<String, u32>::new();
+    for _ in 0..picks {
+        let request = PickRequest { n: 1, ..PickRequest::default() };
+        let answer = pick(farm.host().pools(), &request).unwrap();
+        *shares.entry(answer.target.machine.to_string()).or_default() += 1;
+    }
+    shares.into_values().collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn between_two_reports_no_machine_gets_all() {
+    let mut farm = Farm::new("weighted", "balanced").await;
+    for (number, load) in (0..10).map(|number| (number, 0.3 + 0.02 * f64::from(number))) {
+        farm.report(&[&format!("m{number}")], &[("cpu", load), ("memory", load)]);
+    }
+    farm.eligible(10).await;
+    let shares = shares(&farm, 1_000);
+    assert!(shares.len() == 10 && shares.iter().all(|share| *share <= 250), "{shares:?}");
+    farm.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn equal_loads_are_shared_equally() {
+    let spreading = [
+        "balanced",
+        "p2c",
+        "least-loaded",
+        "fuzzy",
+        "fewest-clients",
+        "peak-ewma",
+        "prequal",
+        "round-robin",
+        "smooth-weighted",
+        "weighted-random",
+        "random",
+        "no-such-strategy",
+    ];
+    for strategy in spreading {
+        let mut farm = Farm::new("weighted", strategy).await;
+        farm.report(&["a", "b", "c", "d", "e"], &[("cpu", 0.1), ("memory", 0.1)]);
+        farm.eligible(5).await;
+        let shares = shares(&farm, 3_000);
+        let is_fair = |share: &u32| (450..=750).contains(share);
+        assert!(shares.len() == 5 && shares.iter().all(is_fair), "{strategy}: {shares:?}");
+        farm.stop().await;
+    }
+}
+
+#[test]
+fn a_newcomer_without_load_gets_what_its_slow_start_allows() {
+    let mut host = StrategyHost::<policy_balanced::Balanced>::with_loads(&[0.6; 9]);
+    host.add(0.0);
+    for warm in [0.1, 0.3, 0.5, 0.8] {
+        host.change(9, |target| target.warm = warm);
+        host.now_ms += 1_000;
+        let shares = host.shares(1_000);
+        let fair = f64::from(u32::try_from(shares[0]).unwrap());
+        let newcomer = f64::from(u32::try_from(shares[9]).unwrap());
+        assert!(newcomer <= fair * f64::from(warm) * 2.5 + 5.0, "{warm}: {shares:?}");
+        assert!(newcomer > 0.0, "it must show what it can: {warm}: {shares:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_that_are_no_numbers_are_shown_as_not_known() {
+    let mut farm = Farm::new("weighted", "least-loaded").await;
+    farm.report(&["good"], &[("cpu", 0.5), ("memory", -0.0)]);
+    for (name, value) in [("nan", f64::NAN), ("high", f64::INFINITY), ("low", f64::NEG_INFINITY)] {
+        farm.report(&[name], &[("cpu", value), ("memory", 0.0)]);
+    }
+    farm.report(&["huge"], &[("cpu", 1e308 * 1.7), ("memory", 1e308 * 1.7)]);
+    farm.report(&["last"], &[("cpu", 0.9), ("memory", 0.9)]);
+    let heard = |farm: &Farm| farm.get("/v1/machines").as_array().map(Vec::len) == Some(6);
+    farm.until("all machines", |farm| heard(farm).then_some(())).await;
+    for name in ["nan", "high", "low"] {
+        let machine = farm.get(&format!("/v1/machines/{name}"));
+        assert!(machine["metrics"]["cpu"].is_null(), "{machine:#}");
+        assert!(machine["targets"][0]["load"].is_null(), "{machine:#}");
+        assert_eq!(machine["targets"][0]["missing"][0]["metric"], "cpu");
+    }
+    assert_eq!(farm.target(""), "good");
+    let (status, text) = get(&farm.url("/metrics"), "*/*");
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    let is_finite =
+        |line: &str| line.rsplit(' ').next()?.parse().ok().filter(|x: &f64| x.is_finite());
+    assert!(status == 200 && samples.map(is_finite).all(|value| value.is_some()), "{text}");
     farm.stop().await;
 }

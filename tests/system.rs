@@ -20,4 +20,5 @@ mod process;
 mod regressions;
 mod reload;
 mod sim;
+mod strain;
 mod walk;

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::report::auth::TAG_BYTES;
 use crate::report::{Key, METRICS_MAX};
 
 const PLAIN: &str = include_str!("../../../../tests/data/report-v1.hex");
@@ -242,4 +243,29 @@ fn a_claimed_length_reserves_nothing() {
     let names = vec!["m"; METRICS_MAX + 1];
     let values = vec![0.0; METRICS_MAX + 1];
     check_field(&Report { metrics: Metrics { names, values }, ..report() }, "metrics");
+}
+
+/// Nested deeper than any report: refused by its depth, never by the end of the stack.
+#[test]
+fn nested_payloads_are_refused_signed_or_not() {
+    let nested: [&[u8]; 4] = [&[0x91], &[0x81, 0xa1, b'a'], &[0xdd, 0, 0, 0, 1], &[0xc7, 1, 1]];
+    for (unit, times) in nested.into_iter().flat_map(|unit| [(unit, 2_000), (unit, 20_000)]) {
+        let payload = unit.repeat(times);
+        let plain = [b"LL\x01\x00\x00\x00\x00\x00", &*payload].concat();
+        check_refused(&plain, &Keyring::default(), "malformed");
+        let mut signed = [b"LL\x01\x00\x00\x00\x00\x07", &*payload].concat();
+        check_refused(&signed, &ring(7), "bad_tag"); // looked at first
+        ring(7).sign(&mut signed);
+        check_refused(&signed, &ring(7), "malformed");
+    }
+}
+
+#[test]
+fn a_tag_that_is_cut_or_longer_is_wrong() {
+    let signed = golden(SIGNED);
+    for len in signed.len() - TAG_BYTES..signed.len() {
+        check_refused(&signed[..len], &ring(7), "bad_tag");
+    }
+    check_refused(&[&*signed, &[0]].concat(), &ring(7), "bad_tag");
+    check_refused(&[&*signed, &signed[signed.len() - TAG_BYTES..]].concat(), &ring(7), "bad_tag");
 }

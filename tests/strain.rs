@@ -1,0 +1,267 @@
+//! Many agents, a host that is stopped for a while, and floods of junk, against the program as a process.
+//!
+//! Short in `cargo test`; LOADLINE_STRAIN makes it so many times as long. A minute and a million:
+//!
+//!   LOADLINE_STRAIN=20 cargo test -p loadline-tests strain -- --nocapture --test-threads 1
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use loadline::config::Config;
+use loadline::report::{Keyring, Report, wire};
+use loadline::run::Loadline;
+
+use crate::support::{Random, get, program, report};
+
+/// Agents in one process.
+const AGENTS: usize = 300;
+/// Datagrams of junk in a short run.
+const JUNK: usize = 50_000;
+/// Datagrams that fit into the smallest receive buffer.
+const BURST: u64 = 100;
+/// Seconds of a short run.
+const SECONDS: u64 = 3;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn strain() -> u64 {
+    let written = std::env::var("LOADLINE_STRAIN").ok();
+    written.map_or(1, |factor| factor.parse().expect("LOADLINE_STRAIN is a whole number"))
+}
+
+/// A host of its own, killed at the end.
+struct HostProcess {
+    child: Child,
+    metrics: String,
+    report_port: u16,
+    lines: Arc<std::sync::Mutex<Vec<String>>>,
+    _folder: tempfile::TempDir,
+}
+
+impl HostProcess {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = "[reports]\ngroup = \"239.255.76.76:0\"\ninterfaces = [\"lo\"]\n\
+                      [host]\nlisten = \"127.0.0.1:0\"\n";
+        std::fs::write(folder.path().join("loadline.toml"), config).unwrap();
+        let mut child = Command::new(program())
+            .current_dir(folder.path())
+            .env_remove("LOADLINE_CONFIG")
+            .env_remove("LOADLINE_LOG")
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut said = |word: &str| {
+            let line = stderr.by_ref().map(Result::unwrap).find(|line| line.contains(word));
+            line.unwrap_or_else(|| panic!("{word:?} was not said"))
+        };
+        let hears = said("hears ");
+        let group = hears.split("hears ").nth(1).unwrap().split(' ').next().unwrap();
+        let report_port = group.rsplit(':').next().unwrap().parse().unwrap();
+        let url = said("try ").split_whitespace().last().unwrap().to_owned();
+        let metrics = url.replace("/v1/target", "/metrics");
+        let lines: Arc<std::sync::Mutex<Vec<String>>> = Arc::default();
+        let kept = Arc::clone(&lines);
+        std::thread::spawn(move || {
+            for line in stderr.map_while(Result::ok) {
+                kept.lock().unwrap().push(line);
+            }
+        });
+        Self { child, metrics, report_port, lines, _folder: folder }
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
+    /// All metrics by name with labels.
+    fn metrics(&self) -> BTreeMap<String, u64> {
+        let (status, text) = get(&self.metrics, "*/*");
+        assert_eq!(status, 200, "{text}");
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        let sample = |line: &str| {
+            let (name, value) = line.rsplit_once(' ')?;
+            Some((name.to_owned(), value.parse().ok()?))
+        };
+        samples.filter_map(sample).collect()
+    }
+
+    fn metric(&self, name: &str) -> u64 {
+        *self.metrics().get(name).unwrap_or_else(|| panic!("no metric {name}"))
+    }
+
+    /// Looks again and again until it is so.
+    async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let mut looks = tokio::time::interval(Duration::from_millis(2));
+        let begin = Instant::now();
+        while !is_so(self) {
+            assert!(begin.elapsed() < PATIENCE, "{what} did not happen: {:#?}", self.metrics());
+            looks.tick().await;
+        }
+    }
+
+    /// Memory in use, in bytes.
+    fn memory(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+    }
+
+    fn complaints(&self) -> Vec<String> {
+        let lines = self.lines.lock().unwrap();
+        lines
+            .iter()
+            .filter(|line| line.contains("WARN") || line.contains("ERROR"))
+            .cloned()
+            .collect()
+    }
+}
+
+impl Drop for HostProcess {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+async fn agent(number: usize, port: u16) -> Loadline {
+    let config = format!(
+        "[agent]\nmachine = \"m-{number}\"\ninterval = \"1s\"\n\
+         [[agent.metric]]\nname = \"cpu\"\nsource = \"system:cpu\"\nevery = \"250ms\"\nwindow = 2\n\
+         [[agent.metric]]\nname = \"memory\"\nsource = \"system:memory\"\nevery = \"250ms\"\nwindow = 2\n\
+         [reports]\ngroup = \"239.255.76.76:{port}\"\ninterfaces = [\"lo\"]\n"
+    );
+    Loadline::start(Config::parse(&config).unwrap()).await.unwrap()
+}
+
+/// A busy minute, in which the host is stopped for two seconds: longer than agents may be silent.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_three_hundred_agents_none_is_lost_though_the_host_is_stopped() {
+    let host = HostProcess::start();
+    let mut agents = Vec::new();
+    for number in 0..AGENTS {
+        agents.push(agent(number, host.report_port).await);
+    }
+    let alive =
+        |host: &HostProcess| host.metrics().get("loadline_machines{state=\"alive\"}").copied();
+    host.until("all agents heard", |host| alive(host) == Some(AGENTS as u64)).await;
+    let half = Duration::from_secs(SECONDS * strain()) / 2;
+    tokio::time::sleep(half).await;
+    assert_eq!(host.metric("loadline_machines_gone_total"), 0, "before the pause");
+    host.signal("-STOP");
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    host.signal("-CONT");
+    tokio::time::sleep(half).await;
+    assert_eq!(alive(&host), Some(AGENTS as u64));
+    let metrics = host.metrics();
+    assert_eq!(metrics["loadline_machines_gone_total"], 0);
+    assert!(metrics["loadline_deaf_ms_total"] >= 3_500, "{metrics:#?}");
+    let told = metrics.iter().filter(|(name, _)| {
+        ["datagrams", "reports_total", "deaf", "gone", "flaps", "dropped"]
+            .iter()
+            .any(|part| name.contains(part))
+    });
+    eprintln!(
+        "{AGENTS} agents for {} s and a pause of 4 s: {:?}",
+        SECONDS * strain(),
+        told.collect::<Vec<_>>()
+    );
+    let stops: Vec<_> = agents.into_iter().map(|agent| tokio::spawn(agent.stop())).collect();
+    for stop in stops {
+        stop.await.unwrap();
+    }
+    host.until("all agents gone", |host| alive(host) == Some(0)).await;
+    assert_eq!(host.metric("loadline_machines_gone_total"), 0, "they said that they leave");
+}
+
+/// Random bytes, frames with a few bytes changed, cut ones, other farms', other versions', signed ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn junk_costs_a_host_nothing_but_the_time_to_refuse_it() {
+    let host = HostProcess::start();
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let to = (Ipv4Addr::LOCALHOST, host.report_port);
+    let good = |seq| {
+        wire::encode(
+            &[Report { seq, ..report("good", &[("cpu", 0.5), ("memory", 0.5)]) }],
+            &Keyring::default(),
+        )
+        .unwrap()
+    };
+    socket.send_to(&good(1), to).unwrap();
+    host.until("the good report", |host| host.metric("loadline_reports_total") == 1).await;
+    let total = JUNK * usize::try_from(strain()).unwrap();
+    let mut random = Random::new(7);
+    let (mut memory, mut sent) = (Vec::new(), 1);
+    for _ in 0..10 {
+        for _ in 0..total / 10 {
+            let junk = junk(&mut random, &good(2));
+            // A changed report may be a good one of another machine: that is no junk.
+            if wire::decode(&junk, &Keyring::default()).is_ok() {
+                continue;
+            }
+            socket.send_to(&junk, to).unwrap();
+            sent += 1;
+            if sent % BURST == 0 {
+                let taken = |host: &HostProcess| host.metric("loadline_datagrams_total") == sent;
+                host.until("all of it taken", taken).await;
+            }
+        }
+        memory.push(host.memory());
+    }
+    socket.send_to(&good(3), to).unwrap();
+    host.until("the last good report", |host| host.metric("loadline_reports_total") == 2).await;
+    let (first, last) = (memory[1], memory[9]);
+    assert!(last < first + (8 << 20), "memory grows: {memory:?}");
+    let complaints = host.complaints();
+    let minutes = 1 + usize::try_from(strain()).unwrap() / 5;
+    assert!(
+        complaints.len() <= 12 * minutes,
+        "{} lines: {:#?}",
+        complaints.len(),
+        &complaints[..12]
+    );
+    let refused: BTreeMap<_, _> =
+        host.metrics().into_iter().filter(|(name, _)| name.contains("rejected")).collect();
+    eprintln!(
+        "{total} datagrams of junk: {} log lines, {} to {} MB, {refused:?}",
+        complaints.len(),
+        first >> 20,
+        last >> 20
+    );
+}
+
+fn junk(random: &mut Random, good: &[u8]) -> Vec<u8> {
+    let mut bytes = good.to_vec();
+    match random.below(6) {
+        0 => (0..random.below(1_400)).map(|_| random.byte()).collect(),
+        1 => [&good[..8], &(0..random.below(200)).map(|_| random.byte()).collect::<Vec<_>>()]
+            .concat(),
+        2 => {
+            bytes.truncate(random.below(bytes.len()));
+            bytes
+        }
+        3 => {
+            for _ in 0..=random.below(4) {
+                let at = random.below(bytes.len());
+                bytes[at] = random.byte();
+            }
+            bytes
+        }
+        4 => {
+            let nested = [0x91, 0x81, 0xdd, 0xdf, 0xc7, 0xd9][random.below(6)];
+            bytes.truncate(8);
+            bytes.resize(8 + random.below(1_300), nested);
+            bytes
+        }
+        _ => {
+            bytes[2 + random.below(6)] ^= 1 << random.below(8); // version, flags, key
+            bytes
+        }
+    }
+}
