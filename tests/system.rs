@@ -20,5 +20,6 @@ mod process;
 mod regressions;
 mod reload;
 mod sim;
+mod sources;
 mod strain;
 mod walk;

@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use loadline::config::{AgentConfig, Config, MetricConfig, MetricSource, PoolConfig};
+use loadline::config::{AgentConfig, Config, MetricConfig, MetricSource, PoolConfig, SystemMetric};
 use loadline::report::{Keyring, Report, State, wire};
 use loadline::run::Loadline;
 
@@ -77,19 +77,15 @@ async fn walk_over_a_multicast_socket() {
 }
 
 fn agent(machine: &str, host: &Farm) -> Config {
-    let metric = |name: &str, source| MetricConfig {
-        name: name.to_owned(),
-        source,
+    let metric = |name: &str, what| MetricConfig {
         every: Duration::from_millis(20),
         window: 3,
+        ..MetricConfig::new(name, MetricSource::system(what))
     };
     let agent = AgentConfig {
         machine: machine.to_owned(),
         interval: Duration::from_millis(50),
-        metrics: vec![
-            metric("cpu", MetricSource::SystemCpu),
-            metric("memory", MetricSource::SystemMemory),
-        ],
+        metrics: vec![metric("cpu", SystemMetric::Cpu), metric("memory", SystemMetric::Memory)],
         ..AgentConfig::default()
     };
     let reports = reports(host.host().report_port());

@@ -1,11 +1,16 @@
-//! The agent: samples of this machine in, encoded report frames out.
+//! The agent: readings of this machine in, encoded report frames out.
 //!
-//! Every metric has its own interval and window; the report carries window averages. Invariants: no
-//! report leaves before every window is full (a half-filled one would look idle); `seq` counts from
-//! 1 without gaps; after a pause one report leaves, not a burst. [`Agent`] takes the time as an
-//! argument (but for the stamp of signed reports) and knows no socket; [`run`] gives it a clock and sends what it makes.
+//! Every source is read by a task of its own ([`beat`]) and every push comes as an [`Event`]; the
+//! report carries what is known of them when it is due. Invariants: no report leaves before every
+//! window is full (a half-filled one would look idle) or has had its time; a source that hangs or
+//! fails delays nothing, its metrics become unknown (NaN); `seq` counts from 1 without gaps; after a
+//! pause one report leaves, not a burst. [`Agent`] takes the time as an argument (but for the stamp of
+//! signed reports) and knows no socket; [`run`] gives it a clock and sends what it makes.
 
+mod beat;
+mod meter;
 mod source;
+mod tally;
 mod window;
 
 use std::time::Duration;
@@ -16,35 +21,70 @@ use tokio::time::Instant;
 use crate::clock::wall_ms;
 use crate::config::{AgentConfig, MetricConfig, ServiceConfig};
 use crate::report::{Keyring, Metrics, Report, Service, State, wire};
-pub use source::{Sample, SystemSample};
-use window::Window;
+use beat::Sources;
+use meter::Meter;
+pub use meter::Standing;
+pub use source::Reading;
+use tally::Tally;
 
 /// Times that the last report is sent: nothing follows it if it gets lost.
 const LEAVE_COPIES: u32 = 3;
 /// Time between them, longer than most bursts of losses.
 const LEAVE_GAP: Duration = Duration::from_millis(20);
+/// Events that wait for the agent at most: it takes them at once, so more means that it is held up,
+/// and then the sources wait.
+const EVENTS_MAX: usize = 256;
+/// A step that comes later than this means that the process was held up.
+const STALL: Duration = Duration::from_secs(1);
 
-/// Samples one machine and makes its reports.
+/// Makes the reports of one machine.
 pub struct Agent {
     config: AgentConfig,
     farm: String,
     keyring: Keyring,
     boot: u64,
     seq: u64,
+    /// The machine's metrics, then each service's, in the configuration's order.
     meters: Vec<Meter>,
+    /// Three a service: accepted, completed, in flight.
+    tallies: Vec<Tally>,
+    /// Since when a first report is waited for; `None`: reports go out.
+    waiting_since: Option<Instant>,
     next_report: Instant,
+    needs_answers: bool,
 }
 
-/// One metric: where it comes from and what was seen lately.
-struct Meter {
-    sample: Box<dyn Sample>,
-    every: Duration,
-    next: Instant,
-    window: Window,
+/// What a reading or a push is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// A metric, by its number among the machine's and then the services'.
+    Meter(usize),
+    /// A counter, by its number: three a service.
+    Tally(usize),
+}
+
+/// What an agent is told.
+#[derive(Debug)]
+pub enum Event {
+    /// A source was read.
+    Readings(Vec<(Place, Reading)>),
+    /// An application pushed.
+    Pushed(Vec<(Place, Change)>),
+    /// Somebody wants to know how the metrics stand.
+    Asked(oneshot::Sender<Vec<Standing>>),
+}
+
+/// What a push does to a value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Change {
+    /// It is this now.
+    Set(f64),
+    /// It is so much more, or less.
+    Add(f64),
 }
 
 impl Agent {
-    /// An agent that samples this machine. `boot` is in milliseconds since 1970.
+    /// An agent that has not read anything. `boot` is in milliseconds since 1970.
     #[must_use]
     pub fn new(
         config: AgentConfig,
@@ -53,75 +93,133 @@ impl Agent {
         boot: u64,
         now: Instant,
     ) -> Self {
-        let sample = |metric: &MetricConfig| -> Box<dyn Sample> {
-            Box::new(SystemSample::new(metric.source))
-        };
-        Self::with_samples(config, farm, keyring, boot, now, sample)
+        let meters = all_metrics(&config).map(|metric| Meter::new(metric, config.interval));
+        let meters = meters.collect();
+        let counters = config.services.iter().flat_map(|service| {
+            let [accepted, completed, in_flight] =
+                service.counters().map(|source| source.is_some());
+            [(false, accepted), (false, completed), (true, in_flight)]
+        });
+        let tallies = counters.map(|(level, waited_for)| Tally::new(level, waited_for)).collect();
+        Self {
+            config,
+            farm,
+            keyring,
+            boot,
+            seq: 0,
+            meters,
+            tallies,
+            waiting_since: Some(now),
+            next_report: now,
+            needs_answers: false,
+        }
     }
 
-    /// The same with other sources, for tests.
-    pub fn with_samples(
-        config: AgentConfig,
-        farm: String,
-        keyring: Keyring,
-        boot: u64,
-        now: Instant,
-        sample: impl Fn(&MetricConfig) -> Box<dyn Sample>,
-    ) -> Self {
-        let meter = |metric: &MetricConfig| Meter {
-            sample: sample(metric),
-            every: metric.every,
-            next: now + metric.every,
-            window: Window::new(metric.window),
-        };
-        let meters = config.metrics.iter().map(meter).collect();
-        Self { config, farm, keyring, boot, seq: 0, meters, next_report: now }
+    /// Reports only while every source answers: for a machine that has no agent of its own, where
+    /// nothing else says that it is alive.
+    #[must_use]
+    pub fn needing_answers(mut self) -> Self {
+        self.needs_answers = true;
+        self
     }
 
-    /// When there is something to do next.
+    /// When there is something to do next, if nothing is heard until then.
     #[must_use]
     pub fn due(&self) -> Instant {
-        let next_sample = self.meters.iter().map(|meter| meter.next).min();
-        match next_sample {
-            Some(sample) if !self.is_full() => sample,
-            Some(sample) => sample.min(self.next_report),
-            None => self.next_report,
+        let Some(since) = self.waiting_since else {
+            return self.next_report;
+        };
+        let waits = self.meters.iter().filter_map(|meter| meter.patience_ends(since)).max();
+        waits.unwrap_or(self.next_report)
+    }
+
+    /// Takes what was read, pushed or asked.
+    pub fn hear(&mut self, event: Event, now: Instant) {
+        self.notice_pause(now);
+        match event {
+            Event::Readings(readings) => {
+                for (place, reading) in readings {
+                    match place {
+                        Place::Meter(index) => self.meters[index].take(reading, now),
+                        Place::Tally(index) => self.tallies[index].take(&reading, now),
+                    }
+                }
+            }
+            Event::Pushed(changes) => {
+                for (place, change) in changes {
+                    self.change(place, change, now);
+                }
+            }
+            Event::Asked(answer) => {
+                let standings = self.meters.iter().map(|meter| meter.standing(now)).collect();
+                answer.send(standings).ok(); // whoever asked may be gone
+            }
         }
     }
 
-    /// Takes the samples that are due and makes the report, if it is.
-    pub fn step(&mut self, now: Instant) -> Option<Vec<u8>> {
-        for meter in &mut self.meters {
-            if meter.next <= now {
-                if let Some(value) = meter.sample.sample() {
-                    meter.window.push(value);
-                }
-                meter.next = following(meter.next, meter.every, now);
+    fn change(&mut self, place: Place, change: Change, now: Instant) {
+        match (place, change) {
+            (Place::Meter(index), Change::Set(value)) => {
+                self.meters[index].take(Reading::Value(value), now);
             }
+            (Place::Meter(index), Change::Add(amount)) => self.meters[index].add(amount, now),
+            (Place::Tally(index), Change::Set(value)) => {
+                self.tallies[index].take(&Reading::Value(value), now);
+            }
+            (Place::Tally(index), Change::Add(amount)) => self.tallies[index].add(amount, now),
         }
-        if !self.is_full() || now < self.next_report {
+    }
+
+    /// Makes the report, if it is due.
+    pub fn step(&mut self, now: Instant) -> Option<Vec<u8>> {
+        self.notice_pause(now);
+        if let Some(since) = self.waiting_since {
+            if !self.meters.iter().all(|meter| meter.is_settled(since, now)) {
+                return None;
+            }
+            self.waiting_since = None;
+        }
+        if now < self.next_report {
             return None;
         }
         self.next_report = following(self.next_report, self.config.interval, now);
-        self.frame(State::Ready)
+        if self.needs_answers && !self.is_answered() {
+            return None; // silence says it: hosts count it as gone
+        }
+        self.frame(State::Ready, now)
     }
 
     /// The last report: hosts take the machine out at once. `None` when there was no report yet.
-    pub fn leave(&mut self) -> Option<Vec<u8>> {
-        if self.seq == 0 { None } else { self.frame(State::Leaving) }
+    pub fn leave(&mut self, now: Instant) -> Option<Vec<u8>> {
+        if self.seq == 0 { None } else { self.frame(State::Leaving, now) }
     }
 
-    fn is_full(&self) -> bool {
-        self.meters.iter().all(|meter| meter.window.is_full())
+    /// After a pause of this process: what is too old by now is waited for, as at the start.
+    fn notice_pause(&mut self, now: Instant) {
+        if now <= self.due() + STALL {
+            return;
+        }
+        let restarted = self.meters.iter_mut().filter_map(|meter| meter.restart(now).then_some(()));
+        if restarted.count() > 0 {
+            self.waiting_since = Some(now);
+        }
     }
 
-    fn frame(&mut self, state: State) -> Option<Vec<u8>> {
+    fn is_answered(&self) -> bool {
+        self.meters.iter().all(Meter::answers) && self.tallies.iter().all(Tally::answers)
+    }
+
+    fn frame(&mut self, state: State, now: Instant) -> Option<Vec<u8>> {
         self.seq += 1;
-        let frame = wire::encode(&[self.report(state)], &self.keyring);
+        let values: Vec<_> = self.meters.iter_mut().map(|meter| meter.value(now)).collect();
+        let counts: Vec<_> = self.tallies.iter().map(|tally| tally.count(now)).collect();
+        let frame = wire::encode(&[self.report(state, &values, &counts)], &self.keyring);
         frame.inspect_err(|error| tracing::error!(%error, "cannot encode this report")).ok()
     }
 
-    fn report(&self, state: State) -> Report<'_> {
+    fn report(&self, state: State, values: &[f64], counts: &[u64]) -> Report<'_> {
+        let (of_machine, mut rest) = values.split_at(self.config.metrics.len());
+        let services = self.config.services.iter().zip(counts.chunks_exact(3));
         Report {
             farm: &self.farm,
             machine: &self.config.machine,
@@ -131,11 +229,14 @@ impl Agent {
             delay_ms: 0, // captured and sent in one step
             state,
             weight: self.config.weight,
-            metrics: Metrics {
-                names: self.config.metrics.iter().map(|metric| metric.name.as_str()).collect(),
-                values: self.meters.iter().map(|meter| meter.window.average()).collect(),
-            },
-            services: self.config.services.iter().map(offered).collect(),
+            metrics: named(&self.config.metrics, of_machine),
+            services: services
+                .map(|(service, counts)| {
+                    let (own, others) = rest.split_at(service.metrics.len());
+                    rest = others;
+                    offered(service, own, counts)
+                })
+                .collect(),
             labels: self.config.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
             // Unsigned reports say nothing that nobody can trust.
             sent_ms: if self.keyring.signing_id() == 0 { 0 } else { wall_ms() },
@@ -143,24 +244,40 @@ impl Agent {
     }
 }
 
-fn offered(service: &ServiceConfig) -> Service<'_> {
+/// Every metric of an agent, in the order of [`Place::Meter`].
+fn all_metrics(config: &AgentConfig) -> impl Iterator<Item = &MetricConfig> {
+    let of_services = config.services.iter().flat_map(|service| &service.metrics);
+    config.metrics.iter().chain(of_services)
+}
+
+fn named<'a>(metrics: &'a [MetricConfig], values: &[f64]) -> Metrics<'a> {
+    Metrics {
+        names: metrics.iter().map(|metric| metric.name.as_str()).collect(),
+        values: values.to_vec(),
+    }
+}
+
+fn offered<'a>(service: &'a ServiceConfig, values: &[f64], counts: &[u64]) -> Service<'a> {
     Service {
         name: &service.name,
         address: &service.address,
         weight: service.weight,
-        metrics: Metrics::default(),
-        accepted: 0,
-        completed: 0,
-        in_flight: 0,
+        metrics: named(&service.metrics, values),
+        accepted: counts[0],
+        completed: counts[1],
+        in_flight: u32::try_from(counts[2]).unwrap_or(u32::MAX),
     }
 }
 
-/// Samples and reports until told to stop; then sends the last report and returns, which closes
-/// `frames`.
+/// Reads the agent's sources and reports until told to stop; then sends the last report and returns,
+/// which closes `frames`.
 pub async fn run(mut agent: Agent, frames: mpsc::Sender<Vec<u8>>, mut stop: oneshot::Receiver<()>) {
+    let (told, mut events) = mpsc::channel(EVENTS_MAX);
+    let _sources = Sources::start(&agent.config, &told);
     loop {
         tokio::select! {
             () = tokio::time::sleep_until(agent.due()) => {}
+            Some(event) = events.recv() => agent.hear(event, Instant::now()),
             // Either word means the same: the sender said so or is gone.
             _ = &mut stop => break,
         }
@@ -170,7 +287,7 @@ pub async fn run(mut agent: Agent, frames: mpsc::Sender<Vec<u8>>, mut stop: ones
             return; // nobody sends any more: the process is stopping
         }
     }
-    let Some(frame) = agent.leave() else { return };
+    let Some(frame) = agent.leave(Instant::now()) else { return };
     for copy in 0..LEAVE_COPIES {
         if copy > 0 {
             tokio::time::sleep(LEAVE_GAP).await;

@@ -10,6 +10,7 @@ mod sim;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
@@ -20,6 +21,8 @@ use crate::telemetry::{self, LogFormat};
 
 /// A wrong command line or configuration (`EX_USAGE`).
 const USAGE: u8 = 64;
+/// Time for what still reads a file or a page when everything else has ended.
+const END_WAIT: Duration = Duration::from_secs(1);
 /// Read when no file is named, if it exists.
 const USUAL_FILE: &str = "loadline.toml";
 
@@ -183,8 +186,15 @@ fn load(file: Option<&Path>) -> Result<Config, Failure> {
     Ok(config)
 }
 
-#[tokio::main]
-async fn run(config: Config) -> Result<(), Failure> {
+fn run(config: Config) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Runtime::new().map_err(other)?;
+    let result = runtime.block_on(run_until_told(config));
+    // A source that hangs in the kernel must not keep the process from ending.
+    runtime.shutdown_timeout(END_WAIT);
+    result
+}
+
+async fn run_until_told(config: Config) -> Result<(), Failure> {
     // Before anything runs: a signal that comes early must not be lost.
     let mut terminate = signal(SignalKind::terminate()).map_err(other)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(other)?;

@@ -8,6 +8,7 @@ mod agent;
 mod keys;
 mod read;
 mod reports;
+mod source;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,12 +21,17 @@ use serde::{Serialize, Serializer};
 use crate::report::gate::SKEW_MAX;
 use crate::report::is_name;
 use agent::agent;
-pub use agent::{AgentConfig, EVERY_MIN, MetricConfig, MetricSource, ServiceConfig, WINDOW_MAX};
+pub use agent::{
+    AgentConfig, EVERY_MIN, MetricConfig, PushAddress, ServiceConfig, TIMEOUT_MAX, WINDOW_MAX,
+};
 pub use keys::{AllowConfig, KeyConfig, Secret, SecretSource};
 use read::Section;
-#[cfg(feature = "host")]
 pub(crate) use read::nearest;
 pub use reports::{Carrier, Destination, Groups, PORT};
+pub use source::{
+    Fold, Label, Labels, MetricSource, NginxField, Of, Part, Query, Selector, SourceKind,
+    SystemMetric, SystemSource, Term,
+};
 
 /// The annotated file with every key and its default.
 pub const DEFAULT_FILE: &str = include_str!("../../config/loadline.toml");

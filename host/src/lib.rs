@@ -19,7 +19,6 @@ pub mod config;
 pub mod telemetry;
 
 pub mod report;
-#[cfg(feature = "agent")]
 pub mod agent;
 pub mod transport;
 #[cfg(feature = "host")]

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use loadline::config::{
     AgentConfig, Config, HostConfig, MetricConfig, MetricSource, PoolConfig, ReportsConfig,
+    SystemMetric,
 };
 use loadline::run::Loadline;
 use nix::sched::{CloneFlags, setns};
@@ -264,10 +265,9 @@ pub(crate) fn quick_agent(machine: &str) -> AgentConfig {
         machine: machine.to_owned(),
         interval: INTERVAL,
         metrics: vec![MetricConfig {
-            name: "cpu".to_owned(),
-            source: MetricSource::SystemCpu,
             every: Duration::from_millis(50),
             window: 2,
+            ..MetricConfig::new("cpu", MetricSource::system(SystemMetric::Cpu))
         }],
         ..AgentConfig::default()
     }

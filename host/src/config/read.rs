@@ -69,11 +69,6 @@ impl<'p> Section<'p> {
         }
     }
 
-    pub(super) fn required_string(&mut self, key: &'static str) -> String {
-        self.require(key);
-        self.string(key).unwrap_or_default()
-    }
-
     /// A name fit for reports, logs and URLs.
     pub(super) fn name(&mut self, key: &'static str, default: String) -> String {
         match self.string(key) {
@@ -154,11 +149,21 @@ impl<'p> Section<'p> {
     }
 
     pub(super) fn share(&mut self, key: &'static str, default: f64) -> f64 {
+        self.number(key, default, 0.0..=1.0, "from 0 to 1")
+    }
+
+    pub(super) fn number(
+        &mut self,
+        key: &'static str,
+        default: f64,
+        range: RangeInclusive<f64>,
+        in_words: &str,
+    ) -> f64 {
         let Some(value) = self.take(key) else {
             return default;
         };
-        number(&value).filter(|value| (0.0..=1.0).contains(value)).unwrap_or_else(|| {
-            self.wrong(key, "must be a number from 0 to 1");
+        number(&value).filter(|value| range.contains(value)).unwrap_or_else(|| {
+            self.wrong(key, &format!("must be a number {in_words}"));
             default
         })
     }
@@ -212,18 +217,10 @@ impl<'p> Section<'p> {
         }
     }
 
-    pub(super) fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&str, T)]) -> T {
-        let written = self.required_string(key);
-        if let Some((_, choice)) = choices.iter().find(|(name, _)| *name == written) {
-            return *choice;
-        }
-        if !written.is_empty() {
-            let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
-            let hint = nearest(&written, names.iter().copied()).map_or_else(String::new, did_you);
-            let what = format!("{written:?} is not one of {}{hint}", names.join(", "));
-            self.wrong(key, &what);
-        }
-        choices[0].1
+    /// A value whose own reading says what is wrong with it; `None` where there is none to use.
+    pub(super) fn checked<T: FromStr<Err = String>>(&mut self, key: &'static str) -> Option<T> {
+        let read = self.string(key)?.parse();
+        read.map_err(|what: String| self.wrong(key, &what)).ok()
     }
 
     pub(super) fn strings(&mut self, key: &'static str) -> Vec<String> {

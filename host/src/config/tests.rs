@@ -19,12 +19,23 @@ fn what_is_printed_reads_back_as_the_same() {
     let text = r#"
         [agent]
         machine = "web-1"
+        push = "unix:/run/loadline/push"
         labels = { zone = "a" }
         metric = []
         [[agent.service]]
         name = "web"
         address = "https://web-1.example/x"
         weight = 2
+        accepted = "push"
+        in_flight = "nginx:http://127.0.0.1/status#active"
+        [[agent.service.metric]]
+        name = "queue"
+        source = "prometheus:http://127.0.0.1/m#1 - a{b=\"c\"} / d"
+        window = 3
+        decay = 2
+        capacity = 10
+        expires = "1m"
+        timeout = "300ms"
         [reports]
         interfaces = ["lo"]
         group = ["[ff05::7]:7"]
@@ -65,6 +76,11 @@ fn every_problem_is_reported_at_once_with_its_key() {
         [[agent.metric]]
         name = "b"
         source = "push"
+        decay = 0.5
+        expires = "2days"
+        [[agent.service]]
+        name = "s"
+        in_flight = "pull"
         [reports]
         group = "10.0.0.1:12000"
         ttl = 256
@@ -87,10 +103,13 @@ fn every_problem_is_reported_at_once_with_its_key() {
         "agent.machine: \"\" is not a name",
         "agent.interval: \"2 parsecs\" is not a duration like \"500ms\" or \"2s\"",
         "agent.metric[0].name: is missing",
-        "agent.metric[0].source: \"system:cpux\" is not one of system:cpu, system:memory, did you mean system:cpu?",
+        "agent.metric[0].source: there is no system:cpux, did you mean system:cpu?",
         "agent.metric[0].every: a whole number where a duration like \"2s\" belongs",
         "agent.metric[0].window: must be a whole number from 1 to 3600",
-        "agent.metric[1].source: \"push\" is not one of system:cpu, system:memory",
+        "agent.metric[1].decay: must be a number from 1 to 1000000",
+        "agent.metric[1].expires: \"2days\" is not between 0s and 1day",
+        "agent.service[0].in_flight: there is no source \"pull\", did you mean push?",
+        "agent.push: is off, and there are metrics or counters whose source is push",
         "agent.wieght: unknown key, did you mean weight?",
         "reports.group: \"10.0.0.1:12000\" is not a multicast address (224.0.0.0 to",
         "reports.ttl: must be a whole number from 0 to 255",

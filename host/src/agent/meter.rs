@@ -1,0 +1,212 @@
+//! One metric as the agent keeps it: readings in, the number of the report or "unknown" out.
+//!
+//! Invariants: what is not finite never gets into the window; a metric whose last good sample is
+//! older than its expiry is unknown until its window is full again; what becomes unknown is said in
+//! the log once, with the reason, and so is its return. Times come in as arguments.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::source::Reading;
+use super::window::Window;
+use crate::config::{MetricConfig, SourceKind};
+
+/// An agent waits for a window at least this long before it reports without the metric.
+const PATIENCE_MIN: Duration = Duration::from_secs(10);
+/// And so many times as long as the window needs.
+const PATIENCE_WINDOWS: u32 = 3;
+
+/// One metric.
+#[derive(Debug)]
+pub(super) struct Meter {
+    name: String,
+    source: String,
+    capacity: f64,
+    expires: Duration,
+    /// How long the first report waits for it.
+    patience: Duration,
+    pushed: bool,
+    window: Window,
+    size: usize,
+    /// When the last good sample came.
+    sampled: Option<Instant>,
+    /// Why the last reading was none.
+    trouble: Option<String>,
+    /// Whether the source answered the last time, be it with a useless value.
+    answers: bool,
+    samples: u64,
+    useless: u64,
+    /// Nothing waits for it any more.
+    settled: bool,
+    /// What the log knows of it.
+    known: Option<bool>,
+}
+
+/// How a metric stands, for people.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Standing {
+    /// Its name.
+    pub name: String,
+    /// Where it comes from.
+    pub source: String,
+    /// What a report would say now; `None`: unknown.
+    pub value: Option<f64>,
+    /// Milliseconds since the last good sample.
+    pub age_ms: Option<u64>,
+    /// Good samples so far.
+    pub samples: u64,
+    /// Readings that were of no use.
+    pub useless: u64,
+    /// Why the last reading was of no use.
+    pub trouble: Option<String>,
+}
+
+impl Meter {
+    pub(super) fn new(config: &MetricConfig, interval: Duration) -> Self {
+        let pushed = config.source.kind == SourceKind::Push;
+        let window = u32::try_from(config.window).unwrap_or(u32::MAX);
+        let patience = match window {
+            _ if pushed => Duration::ZERO,
+            // No window: its first value is waited for, but no longer than a report.
+            1 => interval,
+            _ => config
+                .every
+                .saturating_mul(window)
+                .saturating_mul(PATIENCE_WINDOWS)
+                .max(PATIENCE_MIN),
+        };
+        Self {
+            name: config.name.clone(),
+            source: config.source.to_string(),
+            capacity: config.capacity,
+            expires: config.expires,
+            patience,
+            pushed,
+            window: Window::new(config.window, config.decay),
+            size: config.window,
+            sampled: None,
+            trouble: None,
+            answers: pushed,
+            samples: 0,
+            useless: 0,
+            settled: pushed,
+            known: None,
+        }
+    }
+
+    /// Takes what its source gave.
+    pub(super) fn take(&mut self, reading: Reading, now: Instant) {
+        self.answers = !matches!(reading, Reading::Silent(_));
+        match reading {
+            Reading::Value(value) if value.is_finite() => {
+                self.window.push(value);
+                self.sampled = Some(now);
+                self.samples += 1;
+                self.trouble = None;
+                self.settled |= self.is_full();
+            }
+            Reading::Value(value) => self.refuse(format!("{value} is not a number to count with")),
+            Reading::NotYet => {}
+            Reading::Useless(why) | Reading::Silent(why) => self.refuse(why),
+        }
+    }
+
+    fn refuse(&mut self, why: String) {
+        if self.trouble.as_ref() != Some(&why) {
+            tracing::debug!(metric = %self.name, source = %self.source, %why, "no value");
+        }
+        self.trouble = Some(why);
+        self.useless += 1;
+        // As many tries as a window needs, and none was good: it is not worth a wait.
+        self.settled |= self.samples == 0 && self.useless >= self.size as u64;
+    }
+
+    /// Adds to the last value, 0 where it is unknown: what applications push.
+    pub(super) fn add(&mut self, amount: f64, now: Instant) {
+        let last = if self.is_expired(now) { None } else { self.window.last() };
+        self.take(Reading::Value(last.unwrap_or(0.0) + amount), now);
+    }
+
+    /// Whether the first report may leave without waiting for this metric.
+    pub(super) fn is_settled(&self, started: Instant, now: Instant) -> bool {
+        self.settled || now >= started + self.patience
+    }
+
+    /// When the first report stops waiting for this metric.
+    pub(super) fn patience_ends(&self, started: Instant) -> Option<Instant> {
+        (!self.settled).then(|| started + self.patience)
+    }
+
+    /// Whether the source answered the last time it was asked.
+    pub(super) fn answers(&self) -> bool {
+        self.answers
+    }
+
+    /// The number for a report, NaN where it is unknown.
+    pub(super) fn value(&mut self, now: Instant) -> f64 {
+        if self.is_expired(now) {
+            self.window.clear();
+        }
+        let value = self.present();
+        self.tell(!value.is_nan());
+        value
+    }
+
+    /// Begins as a fresh agent does, if time has passed over it: after a pause of the process.
+    pub(super) fn restart(&mut self, now: Instant) -> bool {
+        let expired = self.sampled.is_some() && self.is_expired(now);
+        if expired && !self.pushed {
+            self.window.clear();
+            self.sampled = None;
+            (self.samples, self.useless, self.settled, self.known) = (0, 0, false, None);
+        }
+        expired && !self.pushed
+    }
+
+    /// How it stands.
+    pub(super) fn standing(&self, now: Instant) -> Standing {
+        let value = if self.is_expired(now) { f64::NAN } else { self.present() };
+        let age = self.sampled.map(|sampled| now.saturating_duration_since(sampled));
+        Standing {
+            name: self.name.clone(),
+            source: self.source.clone(),
+            value: value.is_finite().then_some(value),
+            age_ms: age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
+            samples: self.samples,
+            useless: self.useless,
+            trouble: self.trouble.clone(),
+        }
+    }
+
+    fn present(&self) -> f64 {
+        // Pushes have no beat: their average is that of as many as there were.
+        let enough = self.is_full() || self.pushed;
+        if enough { self.window.average() / self.capacity } else { f64::NAN }
+    }
+
+    fn is_full(&self) -> bool {
+        self.window.is_full()
+    }
+
+    fn is_expired(&self, now: Instant) -> bool {
+        let past = |sampled| now.saturating_duration_since(sampled) > self.expires;
+        !self.expires.is_zero() && self.sampled.is_none_or(past)
+    }
+
+    /// Says what has changed, once.
+    fn tell(&mut self, known: bool) {
+        let before = self.known.replace(known);
+        if before == Some(known) || (before.is_none() && (known || self.pushed)) {
+            return;
+        }
+        let (metric, source) = (&self.name, &self.source);
+        if known {
+            tracing::info!(metric, source, "the metric is known again");
+        } else {
+            let nothing = if self.pushed { "nothing was pushed" } else { "no value came" };
+            let why = self.trouble.as_deref().unwrap_or(nothing);
+            tracing::warn!(metric, source, why, "the metric is unknown: reports go out without it");
+        }
+    }
+}
