@@ -210,3 +210,85 @@ fn wildcard_loopback_and_multicast_addresses_are_not_offered() {
     let answer = host.text("/v1/target?n=6");
     assert!(answer.contains("\"url\":\"http://10.77.1.2:82/x\""), "{answer}");
 }
+
+/// Two networks with a machine on both, `r`; the farm on the first, a host on the second.
+fn two_lans() -> Option<Net> {
+    let mut net = Net::lan(&["r", "a", "b", "near"])?;
+    net.bridge(2);
+    net.machine("far");
+    for (machine, number) in [("r", 1), ("far", 2)] {
+        net.plug(machine, 2, number);
+        net.address(machine, 2, number);
+    }
+    Some(net)
+}
+
+const HEARD: &str = "[reports]\ninterfaces = [\"e1\"]\n[relay]\n";
+
+fn check_relay(to: &str) {
+    let Some(net) = two_lans() else { return };
+    let (near, far) = (net.host("near", reports()), net.host("far", reports()));
+    let _agents = ["a", "b"].map(|name| net.agent(name, reports()));
+    near.lists(&["a", "b"]);
+    let relay = net.relay("r", &format!("{HEARD}{to}"));
+    far.lists(&["a", "b"]);
+    // Where the machine is, not the relay.
+    far.offers("a", "10.77.1.2");
+    far.offers("b", "10.77.1.3");
+    near.lists(&["a", "b"]);
+    assert!(relay.stop() > 0);
+    far.lists(&[]);
+}
+
+#[test]
+fn relay_brings_a_farm_to_a_host_of_another_network_by_datagram() {
+    check_relay("send_to = [\"udp://10.77.2.2:12000\"]");
+}
+
+#[test]
+fn relay_brings_a_farm_to_a_host_of_another_network_by_tcp() {
+    check_relay("send_to = [\"tcp://10.77.2.2:12000\"]");
+}
+
+#[test]
+fn relay_brings_a_farm_to_the_same_group_of_another_network() {
+    check_relay("group = \"239.255.76.76:12000\"\ninterfaces = [\"e2\"]");
+}
+
+/// Each sends to the other: what a relay sent is relayed by none, and no report is counted twice.
+#[test]
+fn two_relays_make_no_loop() {
+    let Some(net) = two_lans() else { return };
+    let far = net.host("far", reports());
+    let _agent = net.agent("a", reports());
+    let there =
+        net.relay("r", &format!("{HEARD}group = \"239.255.76.76:12000\"\ninterfaces = [\"e2\"]"));
+    let back = net.relay(
+        "r",
+        "[reports]\ninterfaces = [\"e2\"]\ntcp = false\n[relay]\n\
+         group = \"239.255.76.76:12000\"\ninterfaces = [\"e1\"]",
+    );
+    far.until("twenty reports", |machines| {
+        (machines.first()?["seq"].as_u64()? >= 20).then_some(())
+    });
+    assert_eq!(back.stop(), 0);
+    assert!(there.stop() > 0);
+    let duplicates = far.text("/metrics").contains("reason=\"duplicate\"");
+    assert!(!duplicates, "each report came once");
+}
+
+/// The relay has the farm's keys; the stamps stay those of the agents.
+#[test]
+fn relay_signs_anew() {
+    let Some(net) = two_lans() else { return };
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&secret, "0123456789abcdef").unwrap();
+    let keys = format!("keys = [{{ id = 1, secret_file = {:?} }}]", secret.path());
+    let far = net.host("far", configured(&keys));
+    let _agent = net.agent("a", configured(&keys));
+    let _relay = net.relay(
+        "r",
+        &format!("[reports]\ninterfaces = [\"e1\"]\n{keys}\n[relay]\nsend_to = [\"tcp://[fd77:2::2]:12000\"]"),
+    );
+    far.lists(&["a"]);
+}

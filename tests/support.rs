@@ -52,6 +52,7 @@ impl Farm {
         let config = Config {
             agent: None,
             reports,
+            relay: None,
             host: Some(HostConfig {
                 listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
                 policies: folder.path().to_owned(),
@@ -212,6 +213,7 @@ pub(crate) fn report<'a>(machine: &'a str, metrics: &[(&'a str, f64)]) -> Report
         services: Vec::new(),
         labels: Vec::new(),
         sent_ms: 0,
+        hops: 0,
     }
 }
 

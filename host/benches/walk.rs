@@ -389,6 +389,7 @@ fn config(folder: &Path, pool: PoolConfig) -> Config {
     Config {
         agent: None,
         reports,
+        relay: None,
         host: Some(HostConfig {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             policies: folder.to_owned(),
@@ -510,6 +511,7 @@ fn report(machine: &str) -> Report<'_> {
         services: Vec::new(),
         labels: Vec::new(),
         sent_ms: 0,
+        hops: 0,
     }
 }
 

@@ -240,6 +240,7 @@ impl Agent {
             labels: self.config.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
             // Unsigned reports say nothing that nobody can trust.
             sent_ms: if self.keyring.signing_id() == 0 { 0 } else { wall_ms() },
+            hops: 0,
         }
     }
 }

@@ -15,8 +15,10 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::{AgentConfig, Config, ConfigError, DEFAULT_FILE, HostConfig};
-use crate::run::{Loadline, RunError};
+use crate::config::{
+    AgentConfig, Config, ConfigError, DEFAULT_FILE, Destination, HostConfig, Problem, RelayConfig,
+};
+use crate::run::{Loadline, RunError, RunningRelay};
 use crate::telemetry::{self, LogFormat};
 
 /// A wrong command line or configuration (`EX_USAGE`).
@@ -32,6 +34,7 @@ Examples:
   curl -s localhost:14000/v1/target         which machine should take this work?
   loadline agent                            only report (on every machine of the farm)
   loadline host                             only receive and answer (on any number of machines)
+  loadline relay tcp://far:12000            bring what is heard here to hosts on another network
   loadline pick --pool web                  ask a host, print the address
   loadline sim small                        compare strategies before you use them
   loadline config default > loadline.toml   start a configuration with every key explained
@@ -72,6 +75,8 @@ enum Command {
     Agent,
     /// Only receive reports, run policies and answer
     Host,
+    /// Send on what is heard here, many reports a datagram, to hosts on another network
+    Relay(RelayArguments),
     /// Ask a host for a target and print its address
     Pick(ask::Question),
     /// Compare strategies on a simulated farm, before they are used
@@ -80,6 +85,13 @@ enum Command {
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+}
+
+#[derive(clap::Args)]
+struct RelayArguments {
+    /// Where to: udp://HOST:12000 or tcp://HOST:12000, besides what [relay] says
+    #[arg(value_name = "DESTINATION")]
+    to: Vec<String>,
 }
 
 #[derive(Subcommand)]
@@ -140,6 +152,12 @@ fn perform(args: Args) -> Result<(), Failure> {
         Command::Sim(arguments) => {
             let policies = load(file)?.host.unwrap_or_default().policies;
             sim::sim(&arguments, &policies).map(|result| say(&result))
+        }
+        Command::Relay(arguments) => {
+            let config = relay_config(load(file)?, &arguments)?;
+            telemetry::start(args.log_format, &args.log)
+                .map_err(|error| Failure::Other(format!("--log {}: {error}", args.log)))?;
+            run_relay(&config)
         }
         role => {
             let mut config = load(file)?;
@@ -207,6 +225,34 @@ async fn run_until_told(config: Config) -> Result<(), Failure> {
     tracing::info!("stopping");
     loadline.stop().await;
     tracing::info!("stopped");
+    Ok(())
+}
+
+/// What a relay does: what the file says, and where the command line says.
+fn relay_config(mut config: Config, arguments: &RelayArguments) -> Result<Config, Failure> {
+    let relay = config.relay.get_or_insert_with(RelayConfig::default);
+    for text in &arguments.to {
+        let destination = Destination::parse(text).ok_or_else(|| {
+            let what = format!("{text:?} is not of the form udp://HOST:12000 or tcp://HOST:12000");
+            Failure::Config(ConfigError { problems: vec![Problem { key: String::new(), what }] })
+        })?;
+        relay.send_to.push(destination);
+    }
+    Ok(config)
+}
+
+#[tokio::main]
+async fn run_relay(config: &Config) -> Result<(), Failure> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(other)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(other)?;
+    let relay = RunningRelay::start(config)?;
+    complain(&banner::relay_text(config, &relay));
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!(relayed = relay.relayed(), "stopping");
+    relay.stop().await;
     Ok(())
 }
 

@@ -7,6 +7,7 @@
 mod agent;
 mod keys;
 mod read;
+mod relay;
 mod reports;
 mod source;
 
@@ -27,6 +28,7 @@ pub use agent::{
 pub use keys::{AllowConfig, KeyConfig, Secret, SecretSource};
 use read::Section;
 pub(crate) use read::nearest;
+pub use relay::RelayConfig;
 pub use reports::{Carrier, Destination, Groups, PORT};
 pub use source::{
     Fold, Label, Labels, MetricSource, NginxField, Of, Part, Query, Selector, SourceKind,
@@ -58,6 +60,8 @@ pub struct Config {
     pub agent: Option<AgentConfig>,
     /// How reports travel.
     pub reports: ReportsConfig,
+    /// Where `loadline relay` sends what it hears.
+    pub relay: Option<RelayConfig>,
     /// Receives reports and answers; `None`: it does not.
     pub host: Option<HostConfig>,
     /// The pools, `default` always among them.
@@ -211,6 +215,7 @@ impl Default for Config {
         Self {
             agent: Some(AgentConfig::default()),
             reports: ReportsConfig::default(),
+            relay: None,
             host: Some(HostConfig::default()),
             pools: vec![PoolConfig::new("default")],
         }
@@ -274,6 +279,7 @@ impl Config {
         let config = Self {
             agent: root.section("agent").map(agent),
             reports: root.section("reports").map_or_else(ReportsConfig::default, reports),
+            relay: root.section("relay").map(relay::relay),
             host: root.section("host").map(host),
             pools: pools(root.sections("pool")),
         };
@@ -290,9 +296,14 @@ impl Config {
 
     fn check_together(&self, problems: &mut Vec<Problem>) {
         let mut report = |key: String, what: String| problems.push(Problem { key, what });
-        if self.agent.is_none() && self.host.is_none() {
+        if self.agent.is_none() && self.host.is_none() && self.relay.is_none() {
             let what = "nothing to do: write [agent], [host] or both (without any file both run)";
             report(String::new(), what.to_owned());
+        }
+        if self.relay.as_ref().is_some_and(|relay| relay.is_circular(&self.reports)) {
+            let what = "the relay would send to the group that it hears: name another group, or apart \
+                        interfaces in [reports] and [relay]";
+            report("relay.group".to_owned(), what.to_owned());
         }
         if let Some(name) = twice(self.pools.iter().map(|pool| &pool.name)) {
             report("pool".to_owned(), format!("two pools are named {name:?}"));

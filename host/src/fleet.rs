@@ -29,8 +29,6 @@ use patience::DeadRule;
 pub const MACHINES_MAX: usize = 200_000;
 /// How long a machine that is gone is still shown, in milliseconds.
 const FORGET_AFTER_MS: u64 = 600_000;
-/// The service of a machine that names none.
-pub const DEFAULT_SERVICE: &str = "default";
 
 /// Dense number of a machine; given to another one only after it was forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -21,6 +21,7 @@ pub mod telemetry;
 pub mod report;
 pub mod agent;
 pub mod transport;
+pub mod relay;
 #[cfg(feature = "host")]
 pub mod fleet;
 #[cfg(feature = "host")]

@@ -25,6 +25,8 @@ pub const METRICS_MAX: usize = 256;
 pub const SERVICES_MAX: usize = 256;
 /// Labels of a machine at most, for the same reason.
 pub const LABELS_MAX: usize = 64;
+/// The service of a machine that names none.
+pub const DEFAULT_SERVICE: &str = "default";
 /// Milliseconds between two reports at most (one hour): a longer one is a unit mistake.
 pub const INTERVAL_MS_MAX: u32 = 3_600_000;
 
@@ -98,6 +100,8 @@ pub struct Report<'a> {
     /// Milliseconds since 1970 when it was sent, by the agent's clock; 0: not said. Signed reports
     /// say it, so that they cannot be played back later.
     pub sent_ms: u64,
+    /// How many relays it went through; 0: it comes from its agent.
+    pub hops: u8,
 }
 
 impl Report<'_> {

@@ -9,8 +9,8 @@
 mod agent;
 #[cfg(feature = "host")]
 mod host;
-#[cfg(feature = "host")]
 mod judge;
+mod relay;
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,6 +19,7 @@ use crate::config::{Config, ConfigError};
 
 #[cfg(feature = "host")]
 pub use host::Host;
+pub use relay::RunningRelay;
 
 /// Why nothing was started.
 #[derive(Debug, thiserror::Error)]

@@ -16,7 +16,7 @@ use loadline::config::{
     AgentConfig, Config, HostConfig, MetricConfig, MetricSource, PoolConfig, ReportsConfig,
     SystemMetric,
 };
-use loadline::run::Loadline;
+use loadline::run::{Loadline, RunningRelay};
 use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
@@ -153,19 +153,14 @@ impl Net {
             policies: folder.path().to_owned(),
             ..HostConfig::default()
         });
-        let config = Config { agent, reports, host, pools: vec![PoolConfig::new("default")] };
+        let config =
+            Config { agent, reports, relay: None, host, pools: vec![PoolConfig::new("default")] };
         let namespace = self.namespace(machine);
         let (stop, stopped) = oneshot::channel();
         let (started, ready) = mpsc::channel();
         let there = namespace.clone();
         let thread = std::thread::spawn(move || {
-            enter(there);
-            let runtime = tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(2)
-                .enable_all()
-                .build()
-                .unwrap();
-            runtime.block_on(async {
+            runtime_within(there).block_on(async {
                 let loadline = Loadline::start(config).await.unwrap();
                 let host = loadline.host();
                 let (_, nothing) = watch::channel(0);
@@ -180,6 +175,39 @@ impl Net {
         let (changes, http, port) = ready.recv().unwrap();
         let (stop, thread) = (Some(stop), Some(thread));
         Node { stop, thread, changes, http, namespace, port, folder }
+    }
+}
+
+impl Net {
+    /// A relay on a machine; it ends with what is returned.
+    pub(crate) fn relay(&self, machine: &str, config: &str) -> Relaying {
+        let config = Config::parse(config).unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let there = self.namespace(machine);
+        let thread = std::thread::spawn(move || {
+            runtime_within(there).block_on(async {
+                let relay = RunningRelay::start(&config).unwrap();
+                stopped.await.ok(); // dropped: the test has ended
+                let relayed = relay.relayed();
+                relay.stop().await;
+                relayed
+            })
+        });
+        Relaying { stop, thread }
+    }
+}
+
+/// A relay that runs.
+pub(crate) struct Relaying {
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<u64>,
+}
+
+impl Relaying {
+    /// Ends it; how many reports went through.
+    pub(crate) fn stop(self) -> u64 {
+        drop(self.stop);
+        self.thread.join().unwrap()
     }
 }
 
@@ -301,6 +329,11 @@ fn within<T: Send + 'static>(namespace: PathBuf, work: impl FnOnce() -> T + Send
         work()
     });
     thread.join().unwrap()
+}
+
+fn runtime_within(namespace: PathBuf) -> tokio::runtime::Runtime {
+    enter(namespace);
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
 /// Moves this thread, and those it starts from now on.

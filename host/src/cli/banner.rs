@@ -3,8 +3,9 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::config::{AgentConfig, Config, ReportsConfig};
-use crate::run::Loadline;
+use crate::config::{AgentConfig, Config, Groups, ReportsConfig};
+use crate::run::{Loadline, RunningRelay};
+use crate::transport::Place;
 
 pub(super) fn text(config: &Config, loadline: &Loadline) -> String {
     let mut lines = format!("loadline {}", env!("CARGO_PKG_VERSION"));
@@ -46,13 +47,9 @@ fn add_host(
     host: &crate::config::HostConfig,
     running: &crate::run::Host,
 ) {
-    use crate::config::Groups;
     use crate::policy::Kind;
 
-    let joined = running.joined();
-    let mut names: Vec<_> = joined.iter().map(|place| &*place.interface).collect();
-    names.dedup();
-    let on = if names.is_empty() { "no interface (yet)".to_owned() } else { names.join(", ") };
+    let on = interfaces(&running.joined());
     let groups = Groups { port: running.report_port(), ..config.reports.groups };
     add(
         lines,
@@ -79,4 +76,21 @@ fn destinations(reports: &ReportsConfig) -> String {
     let groups = groups.iter().map(ToString::to_string);
     let all: Vec<_> = groups.chain(reports.send_to.iter().map(ToString::to_string)).collect();
     if all.is_empty() { "nowhere".to_owned() } else { all.join(", ") }
+}
+
+/// The same of a relay.
+pub(super) fn relay_text(config: &Config, running: &RunningRelay) -> String {
+    let mut lines = format!("loadline {}", env!("CARGO_PKG_VERSION"));
+    let groups = Groups { port: running.port(), ..config.reports.groups };
+    let hears = format!("hears {groups} on {}", interfaces(&running.joined()));
+    add(&mut lines, "relay", &hears);
+    let relay = config.relay.clone().unwrap_or_default();
+    add(&mut lines, "sends", &format!("to {}", destinations(&relay.outgoing(&config.reports))));
+    lines
+}
+
+fn interfaces(joined: &[Place]) -> String {
+    let mut names: Vec<_> = joined.iter().map(|place| &*place.interface).collect();
+    names.dedup();
+    if names.is_empty() { "no interface (yet)".to_owned() } else { names.join(", ") }
 }

@@ -105,7 +105,9 @@ pub struct Destination {
 }
 
 impl Destination {
-    fn parse(text: &str) -> Option<Self> {
+    /// As it is written.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
         let schemes = [("udp://", Carrier::Udp), ("tcp://", Carrier::Tcp)];
         schemes.into_iter().find_map(|(scheme, carrier)| {
             let authority = text.strip_prefix(scheme).filter(|rest| is_authority(rest))?.to_owned();

@@ -83,8 +83,7 @@ fn every_problem_is_reported_at_once_with_its_key() {
         in_flight = "pull"
         [reports]
         group = "10.0.0.1:12000"
-        ttl = 256
-        send_to = ["http://x:1", "udp://fd00::2:12000"]
+        send_to = ["http://x:1"]
         keys = [{ secret_file = "s" }, { id = 2, secret_file = "s", secret_env = "S" }]
         max_skew = "1h"
         allow = [{ machines = "a", networks = ["10.0.0.1/8"] }, {}]
@@ -112,9 +111,7 @@ fn every_problem_is_reported_at_once_with_its_key() {
         "agent.push: is off, and there are metrics or counters whose source is push",
         "agent.wieght: unknown key, did you mean weight?",
         "reports.group: \"10.0.0.1:12000\" is not a multicast address (224.0.0.0 to",
-        "reports.ttl: must be a whole number from 0 to 255",
-        "reports.send_to: \"http://x:1\" is not of the form \"udp://host:12000\" or \"tcp://host:12000\"",
-        "reports.send_to: \"udp://fd00::2:12000\" is not of the form",
+        "reports.send_to: \"http://x:1\" is not of the form",
         "reports.keys[0].id: is missing",
         "reports.keys[1].secret_file: write either secret_file or secret_env",
         "reports.max_skew: \"1h\" is not between 0s and 10m",
@@ -129,7 +126,7 @@ fn every_problem_is_reported_at_once_with_its_key() {
         "pool[0].health.max_ejected: must be a number from 0 to 1",
         "pool[0].health.slow_start_min: must be above 0",
         "pool[0].health.panic: unknown key",
-        "colour: unknown key (known here: agent, reports, host, pool)",
+        "colour: unknown key (known here: agent, reports, relay, host, pool)",
         "pool: two pools are named \"web\"",
     ];
     let found = problems(text);
@@ -253,6 +250,25 @@ fn groups_are_one_or_two_and_share_a_port_with_unicast() {
         let text = format!("[host]\n[reports]\n{written}");
         check_problem(&text, &format!("reports.group: {problem}"));
     }
-    check_problem("[host]\n[reports]\nttl = -1", "reports.ttl: must be a whole number");
+    for ttl in ["-1", "256"] {
+        let text = format!("[host]\n[reports]\nttl = {ttl}");
+        check_problem(&text, "reports.ttl: must be a whole number from 0 to 255");
+    }
+    check_problem(
+        "[host]\n[reports]\nsend_to = [\"udp://fd00::2:12000\"]",
+        "reports.send_to: \"udp://fd00::2:12000\" is not of the form \"udp://host:12000\" or \"tcp://host",
+    );
     check_problem("[host]\n[reports]\nport = 65536", "reports.port: must be a whole number");
+}
+
+#[test]
+fn relay_reads_back_and_must_not_send_where_it_hears() {
+    let text = "[relay]\nsend_to = [\"tcp://far:12000\"]\nevery = \"0s\"\nhops = 2";
+    let config = Config::parse(text).expect("a good file");
+    assert_eq!(Config::parse(&config.to_toml()), Ok(config));
+    let circle = "[relay]\ngroup = \"239.255.76.76:12000\"";
+    check_problem(circle, "relay.group: the relay would send to the group that it hears");
+    check_problem("[relay]\nhops = 0", "relay.hops: must be a whole number from 1 to 16");
+    let apart = format!("[reports]\ninterfaces = [\"a\"]\n{circle}\ninterfaces = [\"b\"]");
+    assert!(Config::parse(&apart).is_ok());
 }

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::patience::DeadRule;
-use super::{DEFAULT_SERVICE, Loss, Namesake};
-use crate::report::{Metrics, Report, Service, State, address};
+use super::{Loss, Namesake};
+use crate::report::{DEFAULT_SERVICE, Metrics, Report, Service, State, address};
 
 /// Sets of metric names remembered for sharing: farms have a few makes of machines.
 const NAME_SETS_MAX: usize = 64;

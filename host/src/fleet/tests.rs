@@ -6,6 +6,7 @@ mod names;
 use std::net::Ipv4Addr;
 
 use super::*;
+use crate::report::DEFAULT_SERVICE;
 use crate::report::{Metrics, Service};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -24,6 +25,7 @@ fn report(machine: &str, boot: u64, seq: u64) -> Report<'_> {
         services: Vec::new(),
         labels: Vec::new(),
         sent_ms: 0,
+        hops: 0,
     }
 }
 

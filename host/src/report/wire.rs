@@ -2,7 +2,7 @@
 //!
 //! Frame, version 1: `LL`, version byte, flags byte (0), key id (u32, big-endian; 0: unsigned),
 //! payload, and for signed frames 16 bytes of tag. Payload: a MessagePack array of reports, each a
-//! positional array in the order of [`Report`]'s fields, of which `sent_ms` may be left out; an unknown
+//! positional array in the order of [`Report`]'s fields, of which the last two may be left out; an unknown
 //! trailing element is skipped, so that fields may be added at the end. Metrics are two arrays (names, values), labels a map.
 //!
 //! Invariants: no bytes panic the decoder; encoding then decoding gives the same report; a frame
@@ -15,12 +15,14 @@ use serde::de::{self, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::ser::{SerializeMap, SerializeTuple};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::auth::Keyring;
+use super::auth::{Keyring, TAG_BYTES};
 use super::{LABELS_MAX, METRICS_MAX, Metrics, Report, SERVICES_MAX, Service, State};
 
 const MAGIC: [u8; 2] = *b"LL";
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 8;
+/// What a frame has besides its reports at most: header, length of the array, tag.
+const FRAMING_BYTES: usize = HEADER_BYTES + 5 + TAG_BYTES;
 /// Nesting of a payload at most: reports > report > services > service > metrics, and some room
 /// for what later versions append.
 const DEPTH_MAX: usize = 16;
@@ -83,15 +85,89 @@ impl WireError {
 /// # Errors
 /// A report does not pass [`Report::check`].
 pub fn encode(reports: &[Report<'_>], keyring: &Keyring) -> Result<Vec<u8>, WireError> {
-    reports.iter().try_for_each(Report::check)?;
-    let mut frame = Vec::with_capacity(super::DATAGRAM_BYTES_MAX);
+    let mut bodies = Vec::with_capacity(super::DATAGRAM_BYTES_MAX);
+    for report in reports {
+        append(report, &mut bodies)?;
+    }
+    Ok(frame(reports.len(), &bodies, keyring))
+}
+
+/// Appends one report's bytes: as many as wanted, one after the other, are the body of a frame.
+fn append(report: &Report<'_>, bodies: &mut Vec<u8>) -> Result<(), WireError> {
+    report.check()?;
+    rmp_serde::encode::write(bodies, report)
+        .map_err(|error| WireError::Malformed(error.to_string()))
+}
+
+/// The frame of so many reports.
+fn frame(reports: usize, bodies: &[u8], keyring: &Keyring) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(bodies.len() + FRAMING_BYTES);
     frame.extend_from_slice(&MAGIC);
     frame.extend_from_slice(&[VERSION, 0]);
     frame.extend_from_slice(&keyring.signing_id().to_be_bytes());
-    rmp_serde::encode::write(&mut frame, reports)
-        .map_err(|error| WireError::Malformed(error.to_string()))?;
+    match u8::try_from(reports) {
+        Ok(few @ ..=15) => frame.push(0x90 | few), // MessagePack's short array
+        _ => {
+            frame.push(0xdd); // and its longest
+            frame.extend_from_slice(&u32::try_from(reports).unwrap_or(u32::MAX).to_be_bytes());
+        }
+    }
+    frame.extend_from_slice(bodies);
     keyring.sign(&mut frame);
-    Ok(frame)
+    frame
+}
+
+/// Packs many reports into frames that fit a datagram.
+#[derive(Debug)]
+pub struct Packer<'k> {
+    keyring: &'k Keyring,
+    /// Bytes of a frame at most, unless a single report is longer.
+    frame_bytes_max: usize,
+    bodies: Vec<u8>,
+    reports: usize,
+    frames: Vec<Vec<u8>>,
+}
+
+impl<'k> Packer<'k> {
+    /// A packer of frames of so many bytes at most; a single report that is longer gets its own.
+    #[must_use]
+    pub fn new(keyring: &'k Keyring, frame_bytes_max: usize) -> Self {
+        Self { keyring, frame_bytes_max, bodies: Vec::new(), reports: 0, frames: Vec::new() }
+    }
+
+    /// Adds a report.
+    ///
+    /// # Errors
+    /// It does not pass [`Report::check`], and is left out.
+    pub fn push(&mut self, report: &Report<'_>) -> Result<(), WireError> {
+        let before = self.bodies.len();
+        if let Err(error) = append(report, &mut self.bodies) {
+            self.bodies.truncate(before);
+            return Err(error);
+        }
+        if self.reports > 0 && self.bodies.len() + FRAMING_BYTES > self.frame_bytes_max {
+            let last = self.bodies.split_off(before);
+            self.close();
+            self.bodies = last;
+        }
+        self.reports += 1;
+        Ok(())
+    }
+
+    /// The frames.
+    #[must_use]
+    pub fn finish(mut self) -> Vec<Vec<u8>> {
+        if self.reports > 0 {
+            self.close();
+        }
+        self.frames
+    }
+
+    fn close(&mut self) {
+        self.frames.push(frame(self.reports, &self.bodies, self.keyring));
+        self.bodies.clear();
+        self.reports = 0;
+    }
 }
 
 /// The reports of one frame, borrowed from it.
@@ -141,8 +217,8 @@ impl State {
 impl Serialize for Report<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         // What is not said is left out: the form of the first version.
-        let is_stamped = self.sent_ms != 0;
-        let mut row = serializer.serialize_tuple(12 + usize::from(is_stamped))?;
+        let more = if self.hops != 0 { 2 } else { usize::from(self.sent_ms != 0) };
+        let mut row = serializer.serialize_tuple(12 + more)?;
         row.serialize_element(self.farm)?;
         row.serialize_element(self.machine)?;
         row.serialize_element(&self.boot)?;
@@ -155,8 +231,11 @@ impl Serialize for Report<'_> {
         row.serialize_element(&self.metrics.values)?;
         row.serialize_element(&self.services)?;
         row.serialize_element(&Labels(&self.labels))?;
-        if is_stamped {
+        if more >= 1 {
             row.serialize_element(&self.sent_ms)?;
+        }
+        if more >= 2 {
+            row.serialize_element(&self.hops)?;
         }
         row.end()
     }
@@ -226,6 +305,7 @@ impl<'de: 'a, 'a> Visitor<'de> for Row<Report<'a>> {
             services: field::<_, Capped<Service<'a>, SERVICES_MAX>>(&mut row, "services")?.0,
             labels: field::<_, LabelPairs<'a>>(&mut row, "labels")?.0,
             sent_ms: row.next_element()?.unwrap_or(0),
+            hops: row.next_element()?.unwrap_or(0),
         };
         skip_rest(row)?;
         Ok(report)

@@ -20,6 +20,7 @@ fn report(machine: &str, sent_ms: u64) -> Report<'_> {
         services: Vec::new(),
         labels: Vec::new(),
         sent_ms,
+        hops: 0,
     }
 }
 

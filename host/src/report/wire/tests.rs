@@ -38,6 +38,7 @@ fn report<'a>() -> Report<'a> {
         }],
         labels: vec![("zone", "a")],
         sent_ms: 0,
+        hops: 0,
     }
 }
 
@@ -121,10 +122,10 @@ fn unknown_trailing_fields_are_skipped() {
     let mut frame = golden(PLAIN);
     assert_eq!((frame[9], frame[80]), (0x9c, 0x98), "12 fields of a report, 8 of a service");
     let service_end = frame.len() - 8; // before the labels { "zone": "a" }
-    frame.extend_from_slice(&[5, 0x93, 1, 2, 3]); // the stamp, and what nobody knows yet
+    frame.extend_from_slice(&[5, 2, 0x93, 1, 2, 3]); // the stamp, the hops, and what nobody knows yet
     frame.insert(service_end, 0xc3);
-    (frame[9], frame[80]) = (0x9e, 0x99);
-    let stamped = Report { sent_ms: 5, ..report() };
+    (frame[9], frame[80]) = (0x9f, 0x99);
+    let stamped = Report { sent_ms: 5, hops: 2, ..report() };
     assert_eq!(decode(&frame, &Keyring::default()), Ok(vec![stamped]));
 }
 
@@ -268,4 +269,31 @@ fn a_tag_that_is_cut_or_longer_is_wrong() {
     }
     check_refused(&[&*signed, &[0]].concat(), &ring(7), "bad_tag");
     check_refused(&[&*signed, &signed[signed.len() - TAG_BYTES..]].concat(), &ring(7), "bad_tag");
+}
+
+#[test]
+fn many_reports_are_packed_into_datagrams_and_a_long_one_travels_alone() {
+    let names: Vec<_> = (0..100).map(|number| format!("machine-{number}")).collect();
+    let long = Report { machine: "long", metrics: many_metrics(), ..report() };
+    let mut all: Vec<_> =
+        names.iter().map(|machine| Report { machine, hops: 1, ..report() }).collect();
+    all.insert(50, long);
+    let keyring = ring(3);
+    let mut packer = Packer::new(&keyring, crate::report::DATAGRAM_BYTES_MAX);
+    for report in &all {
+        packer.push(report).expect("a good report");
+    }
+    assert!(packer.push(&Report { machine: "", ..report() }).is_err(), "and it is left out");
+    let frames = packer.finish();
+    let longer =
+        frames.iter().filter(|frame| frame.len() > crate::report::DATAGRAM_BYTES_MAX).count();
+    assert_eq!(longer, 1);
+    assert!(frames.len() < 15, "{} frames", frames.len());
+    let decoded = frames.iter().flat_map(|frame| decode(frame, &keyring).expect("a good frame"));
+    assert_eq!(decoded.collect::<Vec<_>>(), all);
+}
+
+fn many_metrics() -> Metrics<'static> {
+    let names = vec!["a-metric-with-a-name-of-some-length"; METRICS_MAX];
+    Metrics { values: vec![1.0; names.len()], names }
 }
