@@ -1,67 +1,112 @@
 //! What an agent measures, seen from outside: real pages, programs and files, and a real host.
 
+mod machines;
+mod push;
+
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use loadline::config::Config;
-use loadline::report::{Keyring, wire};
+use loadline::report::{Keyring, Metrics, Service, wire};
 use loadline::run::Loadline;
 
 use crate::support::{Farm, PATIENCE};
 
-/// A web server that answers every request with the same page, or never.
+/// A web server for one page.
 pub(crate) struct Page {
     pub(crate) address: SocketAddr,
     asked: Arc<AtomicUsize>,
+    up: Arc<AtomicBool>,
 }
 
 impl Page {
     /// Serves a body; `None`: accepts and says nothing.
     pub(crate) fn serve(body: Option<Vec<u8>>) -> Self {
-        let answer = body.map(|body| {
-            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
-            [head.into_bytes(), body].concat()
-        });
-        Self::answer(answer)
+        let answers = body.map(with_head);
+        Self::start(move |_| answers.clone())
+    }
+
+    /// Serves each body once, and then says nothing.
+    pub(crate) fn serve_in_turn(bodies: Vec<Vec<u8>>) -> Self {
+        let answers: Vec<_> = bodies.into_iter().map(with_head).collect();
+        Self::start(move |asked| answers.get(asked).cloned())
     }
 
     /// Serves these very bytes.
-    pub(crate) fn answer(answer: Option<Vec<u8>>) -> Self {
+    pub(crate) fn answer(answer: Vec<u8>) -> Self {
+        Self::start(move |_| Some(answer.clone()))
+    }
+
+    fn start(answer: impl Fn(usize) -> Option<Vec<u8>> + Send + 'static) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let asked = Arc::<AtomicUsize>::default();
-        let count = Arc::clone(&asked);
+        let (asked, up) = (Arc::<AtomicUsize>::default(), Arc::new(AtomicBool::new(true)));
+        let (count, is_up) = (Arc::clone(&asked), Arc::clone(&up));
         std::thread::spawn(move || {
             let mut open = Vec::new();
             for mut client in listener.incoming().map_while(Result::ok) {
-                count.fetch_add(1, Ordering::Relaxed);
-                if let Some(answer) = &answer {
-                    let mut request = [0; 4_096];
-                    // A client that has gone away is its own matter.
-                    let _ = client.read(&mut request).and_then(|_| client.write_all(answer));
-                } else {
-                    open.push(client);
+                if !is_up.load(Ordering::Relaxed) {
+                    continue; // closed without a word
                 }
+                let Some(answer) = answer(count.fetch_add(1, Ordering::Relaxed)) else {
+                    open.push(client);
+                    continue;
+                };
+                let mut request = [0; 4_096];
+                // A client that has gone away is its own matter.
+                let _ = client.read(&mut request).and_then(|_| client.write_all(&answer));
             }
         });
-        Self { address, asked }
+        Self { address, asked, up }
     }
 
     pub(crate) fn asked(&self) -> usize {
         self.asked.load(Ordering::Relaxed)
     }
+
+    /// Closes every connection from now on, or serves again.
+    pub(crate) fn switch(&self, up: bool) {
+        self.up.store(up, Ordering::Relaxed);
+    }
+}
+
+fn with_head(body: Vec<u8>) -> Vec<u8> {
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+    [head.into_bytes(), body].concat()
 }
 
 /// One report as it arrived.
 struct Arrived {
     at: Instant,
     metrics: Vec<(String, f64)>,
+    services: Vec<ServiceSaid>,
+}
+
+/// What a report says of a service.
+struct ServiceSaid {
+    name: String,
+    metrics: Vec<(String, f64)>,
+    counts: (u64, u64, u32),
 }
 
 impl Arrived {
+    fn service(&self, name: &str) -> &ServiceSaid {
+        self.services.iter().find(|service| service.name == name).unwrap()
+    }
+
+    /// Requests accepted, completed and in flight.
+    fn counts(&self, service: &str) -> (u64, u64, u32) {
+        self.service(service).counts
+    }
+
+    fn service_value(&self, service: &str, name: &str) -> Option<f64> {
+        let (_, value) = self.service(service).metrics.iter().find(|(known, _)| known == name)?;
+        Some(*value).filter(|value| value.is_finite())
+    }
+
     fn value(&self, name: &str) -> Option<f64> {
         let (_, value) = self.metrics.iter().find(|(known, _)| known == name).unwrap();
         Some(*value).filter(|value| value.is_finite())
@@ -93,9 +138,20 @@ impl Ear {
         let (len, _) = self.socket.recv_from(&mut frame).unwrap();
         let at = Instant::now();
         let reports = wire::decode(&frame[..len], &Keyring::default()).unwrap();
-        let metrics = &reports[0].metrics;
-        let names = metrics.names.iter().map(|name| (*name).to_owned());
-        Arrived { at, metrics: names.zip(metrics.values.iter().copied()).collect() }
+        let pairs = |metrics: &Metrics<'_>| {
+            let names = metrics.names.iter().map(|name| (*name).to_owned());
+            names.zip(metrics.values.iter().copied()).collect()
+        };
+        let service = |service: &Service<'_>| ServiceSaid {
+            name: service.name.to_owned(),
+            metrics: pairs(&service.metrics),
+            counts: (service.accepted, service.completed, service.in_flight),
+        };
+        Arrived {
+            at,
+            metrics: pairs(&reports[0].metrics),
+            services: reports[0].services.iter().map(service).collect(),
+        }
     }
 
     /// The first report that is as wanted.
@@ -132,10 +188,9 @@ async fn check_that_nothing_is_delayed() {
     let mut long = vec![b'x'; 10 << 20];
     long.extend(b"\nfar 4\n");
     let long = Page::serve(Some(long));
-    let broken =
-        Page::answer(Some(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\ngood 1\n".to_vec()));
+    let broken = Page::answer(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\ngood 1\n".to_vec());
     let around =
-        Page::answer(Some(b"HTTP/1.1 302 F\r\nlocation: /\r\ncontent-length: 0\r\n\r\n".to_vec()));
+        Page::answer(b"HTTP/1.1 302 F\r\nlocation: /\r\ncontent-length: 0\r\n\r\n".to_vec());
     let ear = Ear::open();
     let metric = |name: &str, source: String| {
         format!(
@@ -169,7 +224,7 @@ async fn check_that_nothing_is_delayed() {
         assert_eq!([all.value("good"), all.value("last")], [Some(0.25), Some(3.0)]);
         assert_eq!(all.value("far"), Some(4.0));
         // Thirty more leave long before what hangs has had its minute.
-        let last = (0..30).map(|_| ear.next()).last().unwrap();
+        let last = (0..30).map(|_| ear.next()).next_back().unwrap();
         assert!(last.at - all.at < Duration::from_secs(30), "{:?}", last.at - all.at);
         ear
     });

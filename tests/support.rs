@@ -58,6 +58,7 @@ impl Farm {
                 policies: folder.path().to_owned(),
                 ..HostConfig::default()
             }),
+            machines: Vec::new(),
             pools,
         };
         let loadline = Some(Loadline::start(config).await.unwrap());

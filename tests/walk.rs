@@ -89,7 +89,14 @@ fn agent(machine: &str, host: &Farm) -> Config {
         ..AgentConfig::default()
     };
     let reports = reports(host.host().report_port());
-    Config { agent: Some(agent), reports, relay: None, host: None, pools: Vec::new() }
+    Config {
+        agent: Some(agent),
+        reports,
+        relay: None,
+        host: None,
+        machines: Vec::new(),
+        pools: Vec::new(),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

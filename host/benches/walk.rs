@@ -395,6 +395,7 @@ fn config(folder: &Path, pool: PoolConfig) -> Config {
             policies: folder.to_owned(),
             ..HostConfig::default()
         }),
+        machines: Vec::new(),
         pools: vec![pool],
     }
 }

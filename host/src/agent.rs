@@ -9,6 +9,8 @@
 
 mod beat;
 mod meter;
+#[cfg(feature = "agent")]
+mod push;
 mod source;
 mod tally;
 mod window;
@@ -52,6 +54,8 @@ pub struct Agent {
     waiting_since: Option<Instant>,
     next_report: Instant,
     needs_answers: bool,
+    /// What the log knows of the answers.
+    answered: Option<bool>,
 }
 
 /// What a reading or a push is for.
@@ -112,6 +116,7 @@ impl Agent {
             waiting_since: Some(now),
             next_report: now,
             needs_answers: false,
+            answered: None,
         }
     }
 
@@ -183,7 +188,7 @@ impl Agent {
             return None;
         }
         self.next_report = following(self.next_report, self.config.interval, now);
-        if self.needs_answers && !self.is_answered() {
+        if self.needs_answers && !self.check_answers() {
             return None; // silence says it: hosts count it as gone
         }
         self.frame(State::Ready, now)
@@ -205,8 +210,19 @@ impl Agent {
         }
     }
 
-    fn is_answered(&self) -> bool {
-        self.meters.iter().all(Meter::answers) && self.tallies.iter().all(Tally::answers)
+    /// Whether every source answers; a change is told.
+    fn check_answers(&mut self) -> bool {
+        let silent = self.meters.iter().find(|meter| !meter.answers());
+        let answered = silent.is_none() && self.tallies.iter().all(Tally::answers);
+        if self.answered.replace(answered) != Some(answered) {
+            let machine = &*self.config.machine;
+            let why = silent.and_then(Meter::trouble).unwrap_or("no answer yet");
+            match answered {
+                true => tracing::info!(machine, "the machine answers: it is reported"),
+                false => tracing::warn!(machine, why, "the machine does not answer: not reported"),
+            }
+        }
+        answered
     }
 
     fn frame(&mut self, state: State, now: Instant) -> Option<Vec<u8>> {
@@ -275,6 +291,8 @@ fn offered<'a>(service: &'a ServiceConfig, values: &[f64], counts: &[u64]) -> Se
 pub async fn run(mut agent: Agent, frames: mpsc::Sender<Vec<u8>>, mut stop: oneshot::Receiver<()>) {
     let (told, mut events) = mpsc::channel(EVENTS_MAX);
     let _sources = Sources::start(&agent.config, &told);
+    #[cfg(feature = "agent")]
+    let _pushes = push::start(&agent.config, &told);
     loop {
         tokio::select! {
             () = tokio::time::sleep_until(agent.due()) => {}

@@ -6,6 +6,8 @@
 
 mod agent;
 mod keys;
+mod machine;
+mod preset;
 mod read;
 mod relay;
 mod reports;
@@ -26,6 +28,9 @@ pub use agent::{
     AgentConfig, EVERY_MIN, MetricConfig, PushAddress, ServiceConfig, TIMEOUT_MAX, WINDOW_MAX,
 };
 pub use keys::{AllowConfig, KeyConfig, Secret, SecretSource};
+pub use machine::MachineConfig;
+use machine::machine;
+pub use preset::PRESETS;
 use read::Section;
 pub(crate) use read::nearest;
 pub use relay::RelayConfig;
@@ -64,6 +69,9 @@ pub struct Config {
     pub relay: Option<RelayConfig>,
     /// Receives reports and answers; `None`: it does not.
     pub host: Option<HostConfig>,
+    /// Machines without an agent, which the host looks at itself.
+    #[serde(rename = "machine")]
+    pub machines: Vec<MachineConfig>,
     /// The pools, `default` always among them.
     #[serde(rename = "pool")]
     pub pools: Vec<PoolConfig>,
@@ -217,6 +225,7 @@ impl Default for Config {
             reports: ReportsConfig::default(),
             relay: None,
             host: Some(HostConfig::default()),
+            machines: Vec::new(),
             pools: vec![PoolConfig::new("default")],
         }
     }
@@ -281,6 +290,7 @@ impl Config {
             reports: root.section("reports").map_or_else(ReportsConfig::default, reports),
             relay: root.section("relay").map(relay::relay),
             host: root.section("host").map(host),
+            machines: root.sections("machine").into_iter().flatten().map(machine).collect(),
             pools: pools(root.sections("pool")),
         };
         root.finish();
@@ -307,6 +317,19 @@ impl Config {
         }
         if let Some(name) = twice(self.pools.iter().map(|pool| &pool.name)) {
             report("pool".to_owned(), format!("two pools are named {name:?}"));
+        }
+        if let Some(name) = twice(self.machines.iter().map(|machine| &machine.name)) {
+            report("machine".to_owned(), format!("two machines are named {name:?}"));
+        }
+        if self.host.is_none() && !self.machines.is_empty() {
+            let what = "machines without an agent are read by a host: write [host], or remove them";
+            report("machine".to_owned(), what.to_owned());
+        }
+        for machine in &self.machines {
+            if let Some(name) = twice(machine.metrics.iter().map(|metric| &metric.name)) {
+                let what = format!("two metrics of {:?} are named {name:?}", machine.name);
+                report("machine.metric".to_owned(), what);
+            }
         }
         if let Some(agent) = &self.agent {
             if let Some(name) = twice(agent.metrics.iter().map(|metric| &metric.name)) {

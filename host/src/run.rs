@@ -9,6 +9,8 @@
 mod agent;
 #[cfg(feature = "host")]
 mod host;
+#[cfg(feature = "host")]
+mod machines;
 mod judge;
 mod relay;
 
@@ -61,6 +63,8 @@ pub enum RunError {
 pub struct Loadline {
     #[cfg(feature = "host")]
     host: Option<Host>,
+    #[cfg(feature = "host")]
+    machines: machines::Machines,
     #[cfg(feature = "agent")]
     agent: Option<agent::Running>,
 }
@@ -87,6 +91,12 @@ impl Loadline {
             Some(host) => Some(Host::start(host, &config.reports, &config.pools).await?),
             None => None,
         };
+        #[cfg(feature = "host")]
+        let mut machines = machines::Machines::default();
+        #[cfg(feature = "host")]
+        if let Some(host) = &host {
+            machines.apply(&config.machines, &config.reports, false, host.ear())?;
+        }
         #[cfg(feature = "agent")]
         let agent = config
             .agent
@@ -103,6 +113,8 @@ impl Loadline {
         Ok(Self {
             #[cfg(feature = "host")]
             host,
+            #[cfg(feature = "host")]
+            machines,
             #[cfg(feature = "agent")]
             agent,
         })
@@ -127,6 +139,8 @@ impl Loadline {
         if let Some(agent) = self.agent {
             agent.stop().await;
         }
+        #[cfg(feature = "host")]
+        self.machines.stop().await;
         #[cfg(feature = "host")]
         if let Some(host) = stopping {
             host.end().await;

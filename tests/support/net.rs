@@ -153,8 +153,14 @@ impl Net {
             policies: folder.path().to_owned(),
             ..HostConfig::default()
         });
-        let config =
-            Config { agent, reports, relay: None, host, pools: vec![PoolConfig::new("default")] };
+        let config = Config {
+            agent,
+            reports,
+            relay: None,
+            host,
+            machines: Vec::new(),
+            pools: vec![PoolConfig::new("default")],
+        };
         let namespace = self.namespace(machine);
         let (stop, stopped) = oneshot::channel();
         let (started, ready) = mpsc::channel();

@@ -143,6 +143,11 @@ impl Meter {
         self.answers
     }
 
+    /// Why the last reading was none.
+    pub(super) fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
     /// The number for a report, NaN where it is unknown.
     pub(super) fn value(&mut self, now: Instant) -> f64 {
         if self.is_expired(now) {

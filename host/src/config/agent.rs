@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use super::as_text;
 use super::read::Section;
 use super::source::{MetricSource, SourceKind, SystemMetric};
+use super::{as_text, preset};
 use crate::report::{INTERVAL_MS_MAX, is_name};
 
 /// Samples of a window at most: an hour at one a second.
@@ -287,6 +287,8 @@ pub(super) fn metric(mut section: Section<'_>) -> Option<MetricConfig> {
 fn service(mut section: Section<'_>) -> ServiceConfig {
     let name = section.required_name("name");
     let usual = ServiceConfig::new(&name, &section.address("address"));
+    preset::fill(&mut section, &usual.address);
+    section.hand_down(&["every", "timeout"]);
     let config = ServiceConfig {
         weight: section.weight("weight"),
         every: section.duration("every", usual.every, EVERY_MIN..=EVERY_MAX),

@@ -217,6 +217,35 @@ impl<'p> Section<'p> {
         }
     }
 
+    /// Fills in what is not written; of the metrics (`metric`) those whose names are not.
+    pub(super) fn fill(&mut self, table: Table) {
+        for (key, value) in table {
+            match (self.table.get_mut(&key), value) {
+                (None, value) => {
+                    self.table.insert(key, value);
+                }
+                (Some(Value::Array(own)), Value::Array(others)) if key == "metric" => {
+                    let is_own =
+                        |other: &Value| own.iter().any(|one| one.get("name") == other.get("name"));
+                    let others: Vec<_> = others.into_iter().filter(|o| !is_own(o)).collect();
+                    own.splice(0..0, others);
+                }
+                (Some(_), _) => {}
+            }
+        }
+    }
+
+    /// What is written here counts for the metrics inside, too, where they do not say otherwise.
+    pub(super) fn hand_down(&mut self, keys: &[&'static str]) {
+        for key in keys {
+            let Some(value) = self.table.get(*key).cloned() else { continue };
+            let metrics = self.table.get_mut("metric").and_then(Value::as_array_mut);
+            for metric in metrics.into_iter().flatten().filter_map(Value::as_table_mut) {
+                metric.entry(*key).or_insert_with(|| value.clone());
+            }
+        }
+    }
+
     /// A value whose own reading says what is wrong with it; `None` where there is none to use.
     pub(super) fn checked<T: FromStr<Err = String>>(&mut self, key: &'static str) -> Option<T> {
         let read = self.string(key)?.parse();

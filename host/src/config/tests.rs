@@ -76,11 +76,6 @@ fn every_problem_is_reported_at_once_with_its_key() {
         [[agent.metric]]
         name = "b"
         source = "push"
-        decay = 0.5
-        expires = "2days"
-        [[agent.service]]
-        name = "s"
-        in_flight = "pull"
         [reports]
         group = "10.0.0.1:12000"
         send_to = ["http://x:1"]
@@ -105,9 +100,6 @@ fn every_problem_is_reported_at_once_with_its_key() {
         "agent.metric[0].source: there is no system:cpux, did you mean system:cpu?",
         "agent.metric[0].every: a whole number where a duration like \"2s\" belongs",
         "agent.metric[0].window: must be a whole number from 1 to 3600",
-        "agent.metric[1].decay: must be a number from 1 to 1000000",
-        "agent.metric[1].expires: \"2days\" is not between 0s and 1day",
-        "agent.service[0].in_flight: there is no source \"pull\", did you mean push?",
         "agent.push: is off, and there are metrics or counters whose source is push",
         "agent.wieght: unknown key, did you mean weight?",
         "reports.group: \"10.0.0.1:12000\" is not a multicast address (224.0.0.0 to",
@@ -126,7 +118,7 @@ fn every_problem_is_reported_at_once_with_its_key() {
         "pool[0].health.max_ejected: must be a number from 0 to 1",
         "pool[0].health.slow_start_min: must be above 0",
         "pool[0].health.panic: unknown key",
-        "colour: unknown key (known here: agent, reports, relay, host, pool)",
+        "colour: unknown key (known here: agent, reports, relay, host, machine, pool)",
         "pool: two pools are named \"web\"",
     ];
     let found = problems(text);
@@ -140,6 +132,95 @@ fn every_problem_is_reported_at_once_with_its_key() {
 fn check_problem(text: &str, start: &str) {
     let found = problems(text);
     assert!(found.len() == 1 && found[0].starts_with(start), "{found:#?}");
+}
+
+#[test]
+fn problems_of_metrics_services_and_machines_are_named() {
+    let text = r#"
+        [agent]
+        push = "10.0.0.1:14100"
+        [[agent.metric]]
+        name = "b"
+        source = "system:cpu"
+        decay = 0.5
+        expires = "2days"
+        [[agent.service]]
+        name = "s"
+        in_flight = "pull"
+        preset = "vllm"
+        [[machine]]
+        name = "m"
+        preset = "nginy"
+        [[machine]]
+        name = "m"
+        address = "10.0.0.1:80"
+        preset = "nginx"
+        url = "https://10.0.0.1/status"
+        [[machine.metric]]
+        name = "cpu"
+        source = "system:cpu"
+    "#;
+    let expected = [
+        "agent.push: 10.0.0.1:14100 is not a loopback address",
+        "agent.metric[0].decay: must be a number from 1 to 1000000",
+        "agent.metric[0].expires: \"2days\" is not between 0s and 1day",
+        "agent.service[0].preset: needs an address, or the url of the page",
+        "agent.service[0].in_flight: there is no source \"pull\", did you mean push?",
+        "machine[0].address: is missing",
+        "machine[0].preset: there is no preset \"nginy\", did you mean nginx?",
+        "machine[1].url: https is not built into this program",
+        "machine[1].metric: \"system:cpu\" can only be had by an agent on that machine",
+        "machine: two machines are named \"m\"",
+        "machine: machines without an agent are read by a host: write [host]",
+    ];
+    let found = problems(text);
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.starts_with(expected), "{found}\n{expected}");
+    }
+}
+
+#[test]
+fn every_preset_is_a_good_machine_and_a_good_service() {
+    for (name, _) in PRESETS {
+        let table = |table: &str| {
+            let address = "address = \"10.0.0.7:8000\"";
+            format!("[host]\n[agent]\n[[{table}]]\nname = \"m\"\n{address}\npreset = \"{name}\"\n")
+        };
+        let config = Config::parse(&table("machine")).unwrap_or_else(|error| panic!("{error}"));
+        assert!(config.machines[0].metrics.len() > 2, "{name}");
+        assert_eq!(Config::parse(&config.to_toml()).as_ref(), Ok(&config), "{name}");
+        let config = Config::parse(&table("agent.service")).unwrap_or_else(|e| panic!("{e}"));
+        let service = &config.agent.as_ref().expect("an agent").services[0];
+        let source = service.metrics[0].source.to_string();
+        assert!(source.contains(":http://10.0.0.7:"), "{source}");
+    }
+}
+
+#[test]
+fn what_is_written_beside_a_preset_hides_what_it_says() {
+    let text = r#"
+        [host]
+        [[machine]]
+        name = "m"
+        address = "10.0.0.7:8000"
+        preset = "vllm"
+        every = "5s"
+        [[machine.metric]]
+        name = "vllm.running"
+        source = "prometheus:http://10.0.0.8/m#busy"
+    "#;
+    let metrics = &Config::parse(text).expect("a good file").machines[0].metrics;
+    let sources: Vec<_> = metrics.iter().map(|metric| metric.source.to_string()).collect();
+    assert_eq!(
+        sources,
+        [
+            "prometheus:http://10.0.0.7:8000/metrics#vllm:num_requests_waiting",
+            "prometheus:http://10.0.0.7:8000/metrics#max(vllm:kv_cache_usage_perc)",
+            "prometheus:http://10.0.0.8/m#busy",
+        ]
+    );
+    assert!(metrics.iter().all(|metric| metric.every == Duration::from_secs(5)));
 }
 
 #[test]

@@ -150,7 +150,12 @@ impl Host {
 
     /// Hands over datagrams as if they had been received: the in-memory transport.
     pub fn deliver(&self, batch: Batch) {
-        deliver_to(self.intake.clone(), Arc::clone(&self.view.intake))(batch);
+        self.ear()(batch);
+    }
+
+    /// What hears for this host, for those who have much to tell.
+    pub(super) fn ear(&self) -> impl Fn(Batch) + Clone + Send + Sync + 'static {
+        deliver_to(self.intake.clone(), Arc::clone(&self.view.intake))
     }
 
     /// Takes no new connection and finishes the open requests.

@@ -1,0 +1,120 @@
+//! What applications push into a running agent, over its Unix socket and over loopback.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Instant;
+
+use super::{Ear, start};
+use crate::support::PATIENCE;
+
+/// Status and body of a request over a Unix socket.
+fn ask(socket: &Path, head: &str, body: &str) -> (u16, String) {
+    let begin = Instant::now();
+    // The agent binds it when it starts.
+    let mut stream = loop {
+        match UnixStream::connect(socket) {
+            Ok(stream) => break stream,
+            Err(error) => assert!(begin.elapsed() < PATIENCE, "{error}"),
+        }
+    };
+    let length = body.len();
+    let request = format!(
+        "{head} HTTP/1.1\r\nhost: agent\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+}
+
+fn config(socket: &Path, ear: &Ear) -> String {
+    format!(
+        r#"
+        [agent]
+        interval = "50ms"
+        push = "unix:{}"
+        metric = [{{ name = "sessions", source = "push" }}, {{ name = "cpu", source = "system:cpu" }}]
+        [[agent.service]]
+        name = "web"
+        address = "10.0.0.1:80"
+        accepted = "push"
+        completed = "push"
+        in_flight = "push"
+        [[agent.service.metric]]
+        name = "queue"
+        source = "push"
+        capacity = 10
+        {}"#,
+        socket.display(),
+        ear.config()
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn applications_set_and_add_to_metrics_and_counters() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("push");
+    let ear = Ear::open();
+    // One that was left by an agent that is no more.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    let agent = start(&config(&socket, &ear)).await;
+    let checked = tokio::task::spawn_blocking(move || {
+        let push = |path: &str, body: &str| {
+            let (status, answer) = ask(&socket, &format!("POST {path}"), body);
+            assert_eq!(status, 204, "{answer}");
+        };
+        let first = ear.until("no session", |_| true);
+        assert_eq!(first.value("sessions"), None, "nobody said anything yet");
+        push("/v1/metrics", r#"{"sessions": 12}"#);
+        ear.until("12 sessions", |report| report.value("sessions") == Some(12.0));
+        push("/v1/metrics", r#"{"sessions": {"add": -2}}"#);
+        push(
+            "/v1/services/web",
+            r#"{"queue": {"set": 5}, "accepted": {"add": 3}, "in_flight": {"add": 2}}"#,
+        );
+        push("/v1/services/web", r#"{"completed": {"add": 1}, "in_flight": {"add": -1}}"#);
+        let all = ear.until("all of it", |report| report.counts("web") == (3, 1, 1));
+        assert_eq!(all.value("sessions"), Some(10.0));
+        assert_eq!(all.service_value("web", "queue"), Some(0.5));
+        let (status, shown) = ask(&socket, "GET /v1/metrics", "");
+        assert!(
+            status == 200 && shown.contains(r#""name":"sessions","source":"push","value":10.0"#)
+        );
+    });
+    checked.await.unwrap();
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_push_changes_nothing_and_says_what_would_be_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("push");
+    let ear = Ear::open();
+    let agent = start(&config(&socket, &ear)).await;
+    let checked = tokio::task::spawn_blocking(move || {
+        let check = |head: &str, body: &str, status: u16, words: &str| {
+            let (found, answer) = ask(&socket, head, body);
+            assert!(found == status && answer.contains(words), "{head} {body}: {found} {answer}");
+        };
+        let metrics = "POST /v1/metrics";
+        check(metrics, r#"{"sessions": 1}"#, 204, "");
+        check(metrics, r#"{"sessions": 7, "sesions": 1}"#, 404, "did you mean sessions?");
+        check(metrics, r#"{"cpu": 0}"#, 404, "no metric \\\"cpu\\\" is pushed here");
+        check(metrics, "sessions=1", 400, "the body is not an object like");
+        check(metrics, r#"{"sessions": 1e400}"#, 400, "the body is not an object like");
+        check(metrics, r#"{"sessions": "many"}"#, 400, "is not a number, {\\\"set\\\": number}");
+        check(metrics, r#"{"sessions": {"set": 1, "add": 1}}"#, 400, "is not a number");
+        check("POST /v1/services/wev", "{}", 404, "did you mean web?");
+        check("POST /v1/services/web", r#"{"accepted": -1}"#, 400, "is below 0");
+        check("DELETE /v1/metrics", "", 405, "");
+        check(metrics, &" ".repeat(70_000), 413, "");
+        let from_a_page = "POST /v1/metrics HTTP/1.1\r\norigin: http://evil.example\r\nx:";
+        check(from_a_page, r#"{"sessions": 9}"#, 403, "web pages may not push");
+        let report = ear.until("what was pushed", |report| report.value("sessions").is_some());
+        assert_eq!(report.value("sessions"), Some(1.0));
+    });
+    checked.await.unwrap();
+    agent.stop().await;
+}
