@@ -1,9 +1,8 @@
 //! What runs where, and one line to try: printed once at the start.
 
 use std::fmt::Write;
-use std::time::Duration;
 
-use crate::config::{AgentConfig, Config, Groups, ReportsConfig};
+use crate::config::{AgentConfig, Config, Groups, PushAddress, ReportsConfig};
 use crate::run::{Loadline, RunningRelay};
 use crate::transport::Place;
 
@@ -11,6 +10,9 @@ pub(super) fn text(config: &Config, loadline: &Loadline) -> String {
     let mut lines = format!("loadline {}", env!("CARGO_PKG_VERSION"));
     if let Some(agent) = &config.agent {
         add(&mut lines, "agent", &agent_line(agent, &config.reports));
+        if agent.push != PushAddress::Off {
+            add(&mut lines, "push", &format!("on {}, /v1/metrics", agent.push));
+        }
     }
     #[cfg(feature = "host")]
     if let (Some(host), Some(running)) = (&config.host, loadline.host()) {
@@ -27,10 +29,7 @@ fn add(lines: &mut String, what: &str, text: &str) {
 
 fn agent_line(agent: &AgentConfig, reports: &ReportsConfig) -> String {
     let names: Vec<_> = agent.metrics.iter().map(|metric| metric.name.as_str()).collect();
-    let full = agent.metrics.iter().filter_map(|metric| {
-        metric.every.checked_mul(u32::try_from(metric.window).unwrap_or(u32::MAX))
-    });
-    let first = full.max().unwrap_or(Duration::ZERO);
+    let first = agent.first_report_after();
     format!(
         "machine {:?} reports {} every {:?} to {}, the first time in {first:?}",
         agent.machine,
@@ -49,6 +48,10 @@ fn add_host(
 ) {
     use crate::policy::Kind;
 
+    if !config.machines.is_empty() {
+        let names: Vec<_> = config.machines.iter().map(|machine| &*machine.name).collect();
+        add(lines, "reads", &format!("{}: machines without an agent", names.join(", ")));
+    }
     let on = interfaces(&running.joined());
     let groups = Groups { port: running.report_port(), ..config.reports.groups };
     add(

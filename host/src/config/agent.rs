@@ -170,6 +170,18 @@ impl ServiceConfig {
 }
 
 impl AgentConfig {
+    /// When the first report leaves, if every source gives what it should.
+    #[must_use]
+    pub fn first_report_after(&self) -> Duration {
+        let of_services = self.services.iter().flat_map(|service| &service.metrics);
+        let waits = self.metrics.iter().chain(of_services).map(|metric| match metric.window {
+            _ if metric.source.kind == SourceKind::Push => Duration::ZERO,
+            1 => metric.every.min(self.interval),
+            window => metric.every.saturating_mul(u32::try_from(window).unwrap_or(u32::MAX)),
+        });
+        waits.max().unwrap_or(Duration::ZERO)
+    }
+
     /// Whether anything is pushed.
     #[must_use]
     pub fn takes_pushes(&self) -> bool {
