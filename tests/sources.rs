@@ -1,5 +1,6 @@
 //! What an agent measures, seen from outside: real pages, programs and files, and a real host.
 
+mod kernel;
 mod machines;
 mod push;
 
@@ -128,9 +129,7 @@ impl Ear {
     /// The `[reports]` table that sends here.
     pub(crate) fn config(&self) -> String {
         let to = self.socket.local_addr().unwrap();
-        format!(
-            "[reports]\ninterfaces = [\"lo\"]\ngroup = \"239.255.76.76:1\"\nsend_to = [\"udp://{to}\"]\n"
-        )
+        format!("[reports]\ngroup = []\nsend_to = [\"udp://{to}\"]\n")
     }
 
     fn next(&self) -> Arrived {
