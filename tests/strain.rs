@@ -140,6 +140,56 @@ async fn agent(number: usize, port: u16) -> Loadline {
     Loadline::start(Config::parse(&config).unwrap()).await.unwrap()
 }
 
+/// Passes datagrams on to a port, but for so many in a hundred; where to send them.
+fn lossy_way(to: u16, percent: usize) -> u16 {
+    let way = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = way.local_addr().unwrap().port();
+    let mut random = Random::new(percent as u64);
+    std::thread::spawn(move || {
+        let mut buffer = [0; 2_048];
+        // Ends with the process of the test.
+        while let Ok(len) = way.recv(&mut buffer) {
+            if random.below(100) >= percent {
+                way.send_to(&buffer[..len], (Ipv4Addr::LOCALHOST, to)).unwrap();
+            }
+        }
+    });
+    port
+}
+
+/// Two minutes behind a way that loses every tenth report, and one that loses half of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_loss_machines_stay() {
+    let host = HostProcess::start();
+    let mut agents = Vec::new();
+    for (percent, count) in [(10, 10), (50, 2)] {
+        let port = lossy_way(host.report_port, percent);
+        for number in 0..count {
+            // Nobody hears this group: reports arrive by the lossy way only.
+            let config = format!(
+                "[agent]\nmachine = \"loss-{percent}-{number}\"\ninterval = \"200ms\"\nmetric = []\n\
+                 [reports]\ngroup = \"239.255.76.77:{port}\"\ninterfaces = [\"lo\"]\n\
+                 send_to = [\"udp://127.0.0.1:{port}\"]\n"
+            );
+            agents.push(Loadline::start(Config::parse(&config).unwrap()).await.unwrap());
+        }
+    }
+    let alive =
+        |host: &HostProcess| host.metrics().get("loadline_machines{state=\"alive\"}").copied();
+    host.until("all heard", |host| alive(host) == Some(12)).await;
+    tokio::time::sleep(Duration::from_secs(SECONDS * strain())).await;
+    let metrics = host.metrics();
+    let (gone, reports) =
+        (metrics["loadline_machines_gone_total"], metrics["loadline_reports_total"]);
+    eprintln!("loss for {} s: {gone} times gone, {reports} reports", SECONDS * strain());
+    // Nearly all while nothing is known of a half lost way yet.
+    assert!(gone <= 8 + reports / 1_000, "{gone} times gone in {reports} reports");
+    host.until("all of them back", |host| alive(host) == Some(12)).await;
+    for agent in agents {
+        agent.stop().await;
+    }
+}
+
 /// A busy minute, in which the host is stopped for two seconds: longer than agents may be silent.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_three_hundred_agents_none_is_lost_though_the_host_is_stopped() {

@@ -165,17 +165,24 @@ impl Intake {
     /// Takes a batch of datagrams to the fleet.
     fn apply(&mut self, batch: &Batch, turn: &mut Turn) {
         let before = turn.changed.len();
+        let now = Present { wall_ms: wall_ms(), up_ms: self.clock.now_ms() };
         let fleet = Arc::clone(&self.fleet);
         let mut fleet = fleet.write();
         for datagram in batch.iter() {
-            self.apply_one(&mut fleet, datagram, turn);
+            self.apply_one(&mut fleet, datagram, now, turn);
         }
         let reports = (turn.changed.len() - before) as u64;
         self.counts.datagrams.fetch_add(batch.len() as u64, Ordering::Relaxed);
         self.counts.reports.fetch_add(reports, Ordering::Relaxed);
     }
 
-    fn apply_one(&mut self, fleet: &mut Fleet, datagram: Datagram<'_>, turn: &mut Turn) {
+    fn apply_one(
+        &mut self,
+        fleet: &mut Fleet,
+        datagram: Datagram<'_>,
+        now: Present,
+        turn: &mut Turn,
+    ) {
         let reports = match wire::decode(datagram.bytes, &self.gate.keyring) {
             Ok(reports) => reports,
             Err(error) => {
@@ -189,7 +196,7 @@ impl Intake {
         for report in &reports {
             if !fleet.is_of_farm(report) {
                 self.count("other_farm");
-            } else if self.may_enter(fleet, report, datagram.from) {
+            } else if self.may_enter(fleet, report, datagram.from, now) {
                 let applied = fleet.apply(report, datagram.from, received_ms);
                 self.note(fleet, applied, report, datagram.from, turn);
             }
@@ -197,9 +204,14 @@ impl Intake {
     }
 
     /// Whether a report of this farm may count at all.
-    fn may_enter(&mut self, fleet: &Fleet, report: &Report<'_>, from: IpAddr) -> bool {
+    fn may_enter(
+        &mut self,
+        fleet: &Fleet,
+        report: &Report<'_>,
+        from: IpAddr,
+        now: Present,
+    ) -> bool {
         let is_known = || fleet.by_name(report.machine).is_some();
-        let now = Present { wall_ms: wall_ms(), up_ms: self.clock.now_ms() };
         let Err(barred) = self.gate.admit(report, from, now, is_known) else { return true };
         if self.refuse(from, Some(report.machine), barred.reason(), &barred) {
             tracing::warn!(%from, machine = report.machine, error = %barred, "report refused");
