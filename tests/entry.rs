@@ -1,7 +1,9 @@
 //! Who may report: keys, stamps and networks on every way in, and what refusals say.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use loadline::clock::wall_ms;
@@ -30,18 +32,33 @@ async fn signed_farm(with: impl FnOnce(&mut ReportsConfig)) -> (Farm, tempfile::
 }
 
 /// A report sent now, a second after its agent started.
-fn now(machine: &str, seq: u64) -> Report<'_> {
+fn now(machine: &'static str, seq: u64) -> Report<'static> {
     let metrics = [("cpu", 0.5), ("memory", 0.5)];
     let sent_ms = wall_ms();
     Report { boot: sent_ms - 1_000, seq, sent_ms, ..report(machine, &metrics) }
 }
 
-/// By memory, unicast and multicast, in one frame each.
-fn send_every_way(farm: &Farm, report: &Report<'_>, keyring: &Keyring) {
-    let frame = wire::encode(std::slice::from_ref(report), keyring).unwrap();
-    farm.deliver_from(THERE, frame.clone());
-    farm.send_udp(&frame);
-    farm.send_multicast(&frame);
+/// Sends a report by every way in, which it may be named for: memory, unicast, multicast and TCP.
+fn send_every_way(
+    farm: &Farm,
+    report: impl Fn(&'static str) -> Report<'static>,
+    keyring: &Keyring,
+) {
+    let frame = |way| wire::encode(&[report(way)], keyring).unwrap();
+    farm.deliver_from(THERE, frame("memory"));
+    farm.send_udp(&frame("unicast"));
+    farm.send_multicast(&frame("multicast"));
+    let frame = frame("tcp");
+    let length = u32::try_from(frame.len()).unwrap().to_be_bytes();
+    // A connection of its own: one that brings a bad frame is closed.
+    let to = (Ipv4Addr::LOCALHOST, farm.host().report_port());
+    TcpStream::connect(to).unwrap().write_all(&[&length, &*frame].concat()).unwrap();
+}
+
+/// How many reports were refused.
+fn refusals(farm: &Farm) -> u64 {
+    let all = farm.get("/v1/refused");
+    all.as_array().unwrap().iter().filter_map(|kind| kind["count"].as_u64()).sum()
 }
 
 /// Every kind of refusal so far: reason and machine.
@@ -71,21 +88,25 @@ async fn without_the_key_nothing_comes_in_or_is_taken_out() {
     farm.eligible(1).await;
     let forged = [Keyring::default(), ring(7, "another secret, long"), ring(8, SECRET)];
     for keyring in &forged {
-        send_every_way(&farm, &now("intruder", 1), keyring);
+        send_every_way(&farm, |_| now("intruder", 1), keyring);
         let leaves = Report { state: State::Leaving, seq: 9, ..known.clone() };
-        send_every_way(&farm, &leaves, keyring);
+        send_every_way(&farm, |_| leaves.clone(), keyring);
     }
     // A frame of a good key with another id on it.
     let mut relabelled = wire::encode(&[now("intruder", 1)], &good).unwrap();
     relabelled[7] = 9;
     farm.deliver(relabelled);
-    // The last one of each way shows that all before it were looked at.
-    let last = |machine| wire::encode(&[now(machine, 1)], &good).unwrap();
-    farm.deliver(last("last"));
-    farm.send_udp(&last("last-unicast"));
-    farm.send_multicast(&last("last-multicast"));
-    farm.eligible(4).await;
-    assert_eq!(names(&farm), ["known", "last", "last-multicast", "last-unicast"]);
+    // Each way is open to good ones, and the last one was refused when all are counted.
+    send_every_way(&farm, |way| now(way, 1), &good);
+    let seq = AtomicU64::new(1);
+    farm.until("all refused", |farm| {
+        let next = Report { seq: seq.fetch_add(1, Ordering::Relaxed) + 1, ..known.clone() };
+        farm.deliver(wire::encode(&[next], &good).unwrap()); // a change, after which to look again
+        (refusals(farm) == 2 * 3 * 4 + 1).then_some(())
+    })
+    .await;
+    farm.eligible(5).await;
+    assert_eq!(names(&farm), ["known", "memory", "multicast", "tcp", "unicast"]);
     assert_eq!(farm.get("/v1/machines/known")["state"], "ready");
     let kind = |reason: &str| (reason.to_owned(), String::new());
     assert_eq!(refused(&farm), ["bad_tag", "unknown_key", "unsigned"].map(kind));

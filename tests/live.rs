@@ -9,6 +9,7 @@ use loadline::report::{Keyring, Report, wire};
 use loadline::run::Loadline;
 use loadline_sdk::testing::StrategyHost;
 
+use crate::support::net::{self, Net, quick_agent};
 use crate::support::{Farm, get, program, report, reports};
 
 const FIRST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -45,8 +46,32 @@ async fn of_two_machines_with_one_name_the_first_counts_and_the_second_is_shown(
     farm.stop().await;
 }
 
-/// An agent that reports every tenth of a second to this port.
-fn quick_agent(port: u16) -> String {
+#[test]
+fn of_two_in_two_namespaces_the_first_is_kept_until_it_leaves() {
+    let Some(net) = Net::lan(&["h", "one", "two"]) else { return };
+    let host = net.host("h", net::reports());
+    let same = || Some(quick_agent("same"));
+    let first = net.start("one", net::reports(), same());
+    host.offers("same", "10.77.1.2");
+    let second = net.start("two", net::reports(), same());
+    host.until("the second agent shown", |machines| {
+        (machines[0]["namesake"]["source"] == "10.77.1.3").then_some(())
+    });
+    let seq = host.json("/v1/machines/same")["seq"].as_u64().unwrap();
+    host.until("ten more reports, all of the first", |machines| {
+        assert_eq!(machines[0]["source"], "10.77.1.2");
+        (machines[0]["seq"].as_u64()? > seq + 10).then_some(())
+    });
+    assert_eq!(host.metric("machine_namesakes"), 1);
+    first.stop();
+    host.offers("same", "10.77.1.3");
+    assert_eq!(host.metric("machines_gone_total"), 0, "it said that it leaves");
+    second.stop();
+    host.lists(&[]);
+}
+
+/// The configuration of an agent that reports every tenth of a second to this port.
+fn agent_file(port: u16) -> String {
     format!(
         "[agent]\nmachine = \"quick\"\ninterval = \"100ms\"\n\
          [[agent.metric]]\nname = \"cpu\"\nsource = \"system:cpu\"\nevery = \"20ms\"\nwindow = 1\n\
@@ -77,7 +102,7 @@ async fn a_stopped_agent_is_gone_once_and_back_once() {
     let farm = Farm::new("weighted", "p2c").await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("agent.toml");
-    std::fs::write(&file, quick_agent(farm.host().report_port())).unwrap();
+    std::fs::write(&file, agent_file(farm.host().report_port())).unwrap();
     let mut command = Command::new(program());
     command.arg("--config").arg(&file).stderr(Stdio::null()).stdout(Stdio::null());
     let agent = Killed(command.spawn().unwrap());
@@ -103,7 +128,7 @@ async fn a_stopped_agent_is_gone_once_and_back_once() {
 async fn a_host_that_starts_again_knows_all_by_the_next_reports() {
     let first = Farm::new("weighted", "p2c").await;
     let port = first.host().report_port();
-    let agent = Loadline::start(Config::parse(&quick_agent(port)).unwrap()).await.unwrap();
+    let agent = Loadline::start(Config::parse(&agent_file(port)).unwrap()).await.unwrap();
     first.eligible(1).await;
     first.stop().await;
     let second = Farm::with_reports(reports(port)).await;
