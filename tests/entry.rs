@@ -228,7 +228,7 @@ async fn names_that_cannot_be_shown_spoil_nothing() {
     assert_eq!(names(&farm), expected);
     assert_eq!(farm.target(""), quoted);
     let (status, metrics) = get(&farm.url("/metrics"), "*/*");
-    assert_eq!((status, metrics.lines().last()), (200, Some("# EOF")));
+    assert_eq!((status, metrics.lines().next_back()), (200, Some("# EOF")));
     assert!(
         metrics.contains("reason=\"field\"} 3") || metrics.contains("reason=\"malformed\""),
         "{metrics}"

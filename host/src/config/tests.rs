@@ -79,9 +79,7 @@ fn every_problem_is_reported_at_once_with_its_key() {
         [reports]
         group = "10.0.0.1:12000"
         send_to = ["http://x:1"]
-        keys = [{ secret_file = "s" }, { id = 2, secret_file = "s", secret_env = "S" }]
-        max_skew = "1h"
-        allow = [{ machines = "a", networks = ["10.0.0.1/8"] }, {}]
+        keys = [{ secret_file = "s" }]
         [host]
         listen = "everywhere"
         miss_limit = 1.5
@@ -105,11 +103,6 @@ fn every_problem_is_reported_at_once_with_its_key() {
         "reports.group: \"10.0.0.1:12000\" is not a multicast address (224.0.0.0 to",
         "reports.send_to: \"http://x:1\" is not of the form",
         "reports.keys[0].id: is missing",
-        "reports.keys[1].secret_file: write either secret_file or secret_env",
-        "reports.max_skew: \"1h\" is not between 0s and 10m",
-        "reports.allow[0].networks: \"10.0.0.1/8\" is not a network like \"10.0.0.0/8\"",
-        "reports.allow[1].networks: is missing",
-        "reports.allow[1].machines: is missing",
         "host.listen: \"everywhere\" is not an address and port",
         "host.miss_limit: must be a whole number from 1 to 1000",
         "pool[0].formula: \"../etc\" is not a policy's name",
@@ -126,6 +119,26 @@ fn every_problem_is_reported_at_once_with_its_key() {
     for (found, expected) in found.iter().zip(expected) {
         assert!(found.starts_with(expected), "{found}\n{expected}");
     }
+}
+
+#[test]
+fn who_may_report_is_checked() {
+    let text = r#"
+        [host]
+        [reports]
+        keys = [{ id = 2, secret_file = "s", secret_env = "S" }, { id = 3 }]
+        max_skew = "1h"
+        allow = [{ machines = "a", networks = ["10.0.0.1/8"] }, {}]
+    "#;
+    let expected = [
+        "reports.keys[0].secret_file: write either secret_file or secret_env",
+        "reports.keys[1].secret_file: write either secret_file or secret_env",
+        "reports.max_skew: \"1h\" is not between 0s and 10m",
+        "reports.allow[0].networks: \"10.0.0.1/8\" is not a network like \"10.0.0.0/8\"",
+        "reports.allow[1].networks: is missing",
+        "reports.allow[1].machines: is missing",
+    ];
+    assert_eq!(problems(text), expected);
 }
 
 #[track_caller]
