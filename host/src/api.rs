@@ -112,7 +112,7 @@ async fn decisions(
 ) -> Result<Json<Vec<decision::Decision>>, ApiError> {
     let decision::Query { pool, limit } = decision::query(query.as_deref().unwrap_or_default())?;
     let pool = pool.map(|pool| view.pools.get(&pool)).transpose()?;
-    let newest = view.pools.newest_decisions(pool.map(|pool| pool.name()), limit);
+    let newest = view.pools.newest_decisions(pool.as_ref().map(|pool| pool.name()), limit);
     let brief = |decision| decision::Decision::of(&view.pools, decision).brief();
     Ok(Json(newest.iter().map(brief).collect()))
 }
@@ -122,7 +122,7 @@ async fn one_decision(
     Path(id): Path<String>,
 ) -> Result<Json<decision::Decision>, ApiError> {
     let decision = view.pools.decision(&id).ok_or_else(|| ApiError::unknown_decision(&id))?;
-    let service = &*decision.pool.config.service;
+    let service = decision.pool.service();
     let offers = |machine: &Machine| machine.services.iter().any(|of| *of.name == *service);
     let is_gone = |(_, machine): &(_, &Machine)| !machine.alive && offers(machine);
     let gone = view.fleet.read().machines().filter(is_gone).count();

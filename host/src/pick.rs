@@ -21,14 +21,13 @@ mod table;
 mod usage;
 
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::config::PoolConfig;
-use crate::policy::{Generation, Kind};
+use crate::policy::{Decider, Kind};
 use decision::{Decision, Decisions};
 use lease::{LEASES_MAX, Lease, Leases};
+use parking_lot::RwLock;
 use pool::{Ask, Pool};
 
 /// Targets of one answer at most.
@@ -37,7 +36,8 @@ pub const TARGETS_MAX: usize = 16;
 /// Everything a request needs, shared by all of them.
 #[derive(Debug)]
 pub struct Pools {
-    pools: Vec<Arc<Pool>>,
+    /// Replaced as a whole: who reads it has one configuration's pools.
+    set: RwLock<Arc<[Arc<Pool>]>>,
     clock: Clock,
     decisions: Decisions,
     leases: Leases,
@@ -84,8 +84,8 @@ pub struct Answer {
     pub decision: String,
     /// Names the lease, if one was wanted.
     pub lease: Option<String>,
-    /// Who chose: the strategy's generation, or why it was not asked.
-    pub strategy: Result<Generation, Arc<str>>,
+    /// Who chose: the strategy, or why it was not asked.
+    pub strategy: Result<Decider, Arc<str>>,
 }
 
 /// Why there is no target.
@@ -131,7 +131,7 @@ pub fn pick(pools: &Pools, request: &PickRequest) -> Result<Answer, PickError> {
     let ask = Ask::new(request, now_ms);
     let (number, mut scene) = pools.decisions.begin();
     let (mut targets, strategy) = match pool.ask_guest(&ask, &mut scene) {
-        Ok((targets, generation)) => (targets, Ok(generation)),
+        Ok((targets, decider)) => (targets, Ok(decider)),
         Err(why) => (pool.ask_native(&ask, &mut scene), Err(why)),
     };
     pool.count(strategy.is_ok(), targets.is_empty());
@@ -142,35 +142,47 @@ pub fn pick(pools: &Pools, request: &PickRequest) -> Result<Answer, PickError> {
     }
     let target = targets.remove(0);
     let lease = room.map(|(room, length)| {
-        let lease = Lease::new(pool.index, &target.machine, now_ms, length);
+        let lease = Lease::new(pool.number, &target.machine, now_ms, length);
         lease::id_text(room.open(&lease))
     });
     if let Some(scene) = scene {
-        let (pool, request, strategy) = (Arc::clone(pool), ask.asked(), strategy.clone());
+        let (pool, request, strategy) = (Arc::clone(&pool), ask.asked(), strategy.clone());
         let formula = pool.serving(Kind::Formula);
         let at_ms = now_ms;
         let decision = Decision { number, at_ms, pool, request, strategy, formula, scene };
         pools.decisions.keep(decision);
     }
     let decision = pools.decisions.name(number);
-    Ok(Answer { target, others: targets, pool: Arc::clone(pool), decision, lease, strategy })
+    Ok(Answer { target, others: targets, pool, decision, lease, strategy })
 }
 
 impl Pools {
-    /// These pools, picked from by this clock; so many decisions are remembered.
+    /// No pools yet, picked from by this clock; so many decisions are remembered.
     #[must_use]
-    pub fn new(pools: Vec<Arc<Pool>>, clock: Clock, decisions: usize) -> Self {
-        Self { pools, clock, decisions: Decisions::new(decisions), leases: Leases::default() }
+    pub fn new(clock: Clock, decisions: usize) -> Self {
+        let set = RwLock::new(Arc::default());
+        Self { set, clock, decisions: Decisions::new(decisions), leases: Leases::default() }
+    }
+
+    /// These pools instead of those that were; requests that have theirs already finish with it.
+    pub(crate) fn replace(&self, pools: Vec<Arc<Pool>>) {
+        *self.set.write() = pools.into();
+    }
+
+    /// Remembers so many decisions from now on.
+    pub fn remember(&self, decisions: usize) {
+        self.decisions.resize(decisions);
     }
 
     /// A pool by its name; the empty name is `default`.
     ///
     /// # Errors
     /// There is none, with the nearest name.
-    pub fn get(&self, name: &str) -> Result<&Arc<Pool>, PickError> {
+    pub fn get(&self, name: &str) -> Result<Arc<Pool>, PickError> {
         let wanted = if name.is_empty() { "default" } else { name };
-        self.pools.iter().find(|pool| pool.name() == wanted).ok_or_else(|| {
-            let names = self.pools.iter().map(|pool| pool.name());
+        let set = self.set.read();
+        set.iter().find(|pool| pool.name() == wanted).cloned().ok_or_else(|| {
+            let names = set.iter().map(|pool| pool.name());
             let nearest = crate::config::nearest(wanted, names).map(str::to_owned);
             PickError::UnknownPool { name: wanted.to_owned(), nearest }
         })
@@ -178,8 +190,8 @@ impl Pools {
 
     /// All pools, in the configuration's order.
     #[must_use]
-    pub fn all(&self) -> &[Arc<Pool>] {
-        &self.pools
+    pub fn all(&self) -> Arc<[Arc<Pool>]> {
+        Arc::clone(&self.set.read())
     }
 
     /// The clock that dates everything.
@@ -213,15 +225,6 @@ impl Pools {
     pub fn name_of(&self, decision: &Decision) -> String {
         self.decisions.name(decision.number)
     }
-}
-
-/// The configured pools, still without guests; these ask `supply` for new ones.
-#[must_use]
-pub fn build_pools(configs: &[PoolConfig], supply: &Sender<supply::Event>) -> Vec<Arc<Pool>> {
-    let pool = |(index, config): (usize, &PoolConfig)| {
-        Arc::new(Pool::new(index, config.clone(), supply.clone()))
-    };
-    configs.iter().enumerate().map(pool).collect()
 }
 
 /// The number of a client's key for strategies; 0 for no key.

@@ -3,8 +3,7 @@
 //! The only place that knows wasmtime. [`engine`] holds its settings and the clock that stops a
 //! guest, [`module`] turns bytes into a checked module, [`guest`] is one running instance in its `room`, [`text`]
 //! compiles a `.formula` file to the same kind of module, [`builtin`] are the policies inside this
-//! program, [`library`] is the set of modules by name with the folder they come from, [`watch`] says
-//! when that folder changes.
+//! program, [`library`] is the set of modules by name with the folder they come from.
 //!
 //! Invariants: every guest call has a deadline and every guest a memory limit; nothing a guest
 //! returns is trusted; a guest that failed is never entered again; a module that fails any check
@@ -17,10 +16,9 @@ pub mod library;
 pub mod module;
 mod room;
 pub mod text;
-pub mod watch;
 
 pub use builtin::{built_in, built_in_names};
 pub use engine::{Limits, PolicyEngine};
 pub use guest::{CallError, FormulaGuest, StartError, StrategyGuest};
 pub use library::{Entry, Library, Origin};
-pub use module::{Generation, Kind, Module, ModuleError};
+pub use module::{Decider, Generation, Kind, Module, ModuleError};

@@ -14,7 +14,7 @@ use crate::fleet;
 use crate::pick::lease::{LEASE_MAX, LEASE_MIN};
 use crate::pick::pool::{self, TargetStatus};
 use crate::pick::{Answer, PickRequest, Picked, Pools, TARGETS_MAX};
-use crate::policy::{Entry, Generation, Kind, Origin};
+use crate::policy::{Decider, Entry, Kind, Origin};
 use crate::report::State;
 
 /// Parameters of the contract whose behaviour comes with sessions and constraints.
@@ -120,19 +120,19 @@ struct Deciders {
 
 impl Target {
     pub(super) fn of(answer: &Answer) -> Self {
-        let config = &answer.pool.config;
+        let pool = &answer.pool;
         let one = |picked: &Picked| One {
             machine: Arc::clone(&picked.machine),
-            service: config.service.clone(),
+            service: pool.service().to_owned(),
             address: host_and_port(&picked.address).into(),
             url: url(&picked.address),
             load: finite(picked.load),
         };
-        let formula = formula_text(&answer.pool, answer.pool.serving(Kind::Formula));
-        let strategy = strategy_text(&answer.pool, &answer.strategy);
+        let formula = formula_text(pool.serving(Kind::Formula).as_ref());
+        let strategy = strategy_text(&answer.strategy);
         Self {
             target: one(&answer.target),
-            pool: config.name.clone(),
+            pool: pool.name().to_owned(),
             decision: answer.decision.clone(),
             lease: answer.lease.clone(),
             policy: Deciders { formula, strategy },
@@ -142,17 +142,14 @@ impl Target {
 }
 
 /// Whose loads these are.
-pub(super) fn formula_text(pool: &pool::Pool, formula: Option<Generation>) -> String {
-    match formula {
-        Some(generation) => format!("{}@{generation}", pool.config.formula),
-        None => "none (last good loads)".to_owned(),
-    }
+pub(super) fn formula_text(formula: Option<&Decider>) -> String {
+    formula.map_or_else(|| "none (last good loads)".to_owned(), Decider::to_string)
 }
 
 /// Who chose.
-pub(super) fn strategy_text(pool: &pool::Pool, by: &Result<Generation, Arc<str>>) -> String {
+pub(super) fn strategy_text(by: &Result<Decider, Arc<str>>) -> String {
     match by {
-        Ok(generation) => format!("{}@{generation}", pool.config.strategy),
+        Ok(decider) => decider.to_string(),
         Err(why) => format!("native ({why})"),
     }
 }
@@ -199,8 +196,11 @@ struct Picks {
 /// One of a pool's two policies.
 #[derive(Serialize)]
 struct PoolPolicy {
-    policy: String,
+    /// As configured.
+    policy: Arc<str>,
     state: &'static str,
+    /// `name@generation`; of another policy until the configured one has started.
+    serving: Option<String>,
     generation: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<Arc<str>>,
@@ -213,9 +213,10 @@ impl Pool {
         let policy = |kind| {
             let status = pool.status(kind);
             PoolPolicy {
-                policy: pool.policy_name(kind).to_owned(),
+                policy: pool.policy_name(kind),
                 state: if status.serving.is_some() { "active" } else { "native" },
-                generation: status.serving.map(|generation| generation.to_string()),
+                serving: status.serving.as_ref().map(Decider::to_string),
+                generation: status.serving.map(|decider| decider.generation.to_string()),
                 trouble: status.trouble,
                 faults: status.faults,
                 swaps: status.swaps,
@@ -224,7 +225,7 @@ impl Pool {
         let (counts, tally) = (pool.counts(), pool.tally());
         Self {
             name: pool.name().to_owned(),
-            service: pool.config.service.clone(),
+            service: pool.service().to_owned(),
             targets: tally.targets,
             eligible: tally.eligible,
             ejected: tally.ejected,
@@ -295,7 +296,7 @@ struct Missing {
 impl Targets {
     pub(super) fn of(pools: &Pools) -> Self {
         let mut by_machine: HashMap<Arc<str>, Vec<MachineTarget>> = HashMap::new();
-        for pool in pools.all() {
+        for pool in &*pools.all() {
             let now_ms = pools.clock().now_ms();
             for status in pool.target_statuses(now_ms) {
                 let machine = Arc::clone(&status.machine);
@@ -309,12 +310,12 @@ impl Targets {
 
 impl MachineTarget {
     fn of(pool: &pool::Pool, status: TargetStatus, now_ms: u64) -> Self {
-        let config = &pool.config;
-        let wanted_by = || format!("formula {} of pool {}", config.formula, config.name);
+        let formula = pool.policy_name(Kind::Formula);
+        let wanted_by = || format!("formula {formula} of pool {}", pool.name());
         let missing = |metric| Missing { metric, wanted_by: wanted_by(), nearest: None };
         Self {
-            pool: config.name.clone(),
-            service: config.service.clone(),
+            pool: pool.name().to_owned(),
+            service: pool.service().to_owned(),
             address: host_and_port(&status.address).into(),
             load: finite(status.load),
             eligible: status.eligible,
@@ -486,7 +487,7 @@ impl Policy {
         let uses = |pool: &Arc<pool::Pool>| {
             let Pool { formula, strategy, .. } = Pool::of(pool);
             let both = [(Kind::Formula, formula), (Kind::Strategy, strategy)];
-            let named = both.into_iter().filter(|(_, policy)| *policy.policy == **name);
+            let named = both.into_iter().filter(|(_, policy)| policy.policy == *name);
             let pool = pool.name().to_owned();
             named.map(move |(kind, policy)| Use { pool: pool.clone(), policy, r#as: kind })
         };

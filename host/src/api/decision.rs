@@ -159,8 +159,8 @@ impl Decision {
             chosen: scene.chosen.iter().filter_map(|slot| scene.name_of(*slot)).collect(),
             by: if decision.strategy.is_ok() { "strategy" } else { "native" },
             why_native: decision.strategy.as_ref().err().cloned(),
-            formula: formula_text(pool, decision.formula),
-            strategy: strategy_text(pool, &decision.strategy),
+            formula: formula_text(decision.formula.as_ref()),
+            strategy: strategy_text(&decision.strategy),
             targets: tally.targets,
             eligible: tally.eligible,
             filtered: Filtered {

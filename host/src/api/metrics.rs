@@ -156,7 +156,7 @@ fn pools(view: &View) -> Vec<Family> {
     let mut faults = family("policy_faults", "Faults of a pool's guests", true);
     let mut swaps = family("policy_swaps", "Swaps of a pool's policy", true);
     let mut native = family("policy_native", "1 while native code stands in for a policy", false);
-    for pool in view.pools.all() {
+    for pool in &*view.pools.all() {
         let of_pool = || ("pool", pool.name().to_owned());
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let by = |by: &str| vec![of_pool(), ("by", by.to_owned())];
@@ -170,7 +170,7 @@ fn pools(view: &View) -> Vec<Family> {
         targets.samples.push((state("not_eligible"), known.saturating_sub(eligible) as u64));
         for kind in [Kind::Formula, Kind::Strategy] {
             let status = pool.status(kind);
-            let policy = ("policy", pool.policy_name(kind).to_owned());
+            let policy = ("policy", pool.policy_name(kind).to_string());
             let labels = vec![of_pool(), policy, ("kind", kind.to_string())];
             faults.samples.push((labels.clone(), status.faults));
             swaps.samples.push((labels.clone(), status.swaps));
@@ -188,7 +188,7 @@ fn feedback(view: &View) -> Vec<Family> {
     let mut ejected = family("targets_ejected", "Live targets that are ejected", false);
     let mut panic = family("pool_panic", "1 while ejections are ignored: too few are left", false);
     let mut leases = family("leases_open", "Leases open on targets that are there", false);
-    for pool in view.pools.all() {
+    for pool in &*view.pools.all() {
         let of_pool = || ("pool", pool.name().to_owned());
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let result = |result: &str| vec![of_pool(), ("result", result.to_owned())];

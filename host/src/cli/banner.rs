@@ -59,7 +59,7 @@ fn add_host(
         "host",
         &format!("hears {groups} on {on}; policies in {}/", host.policies.display()),
     );
-    for pool in running.pools().all() {
+    for pool in &*running.pools().all() {
         let policy = |kind| {
             let (name, status) = (pool.policy_name(kind), pool.status(kind));
             match (status.serving, status.trouble) {

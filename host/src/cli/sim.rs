@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use super::Failure;
 use crate::config::nearest;
-use crate::policy::library::read;
 use crate::policy::{Kind, Limits, Module, PolicyEngine, built_in, built_in_names};
 use crate::sim::compare::{Comparison, Contender, Entrant, compare};
 use crate::sim::scenario::Scenario;
+use crate::watch::read;
 
 /// Time after which progress is told.
 const QUIET: Duration = Duration::from_millis(1_500);

@@ -12,12 +12,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use super::health::Why;
 use super::pool::Pool;
 use super::table::{ROSTER_MAX, Roster, Row, Table, Tally};
-use crate::policy::Generation;
+use crate::policy::Decider;
 
 /// Targets of a large pool that are kept beside the chosen ones.
 pub const NEIGHBOURS: usize = 8;
@@ -33,10 +33,10 @@ pub struct Decision {
     pub pool: Arc<Pool>,
     /// What was asked.
     pub request: Asked,
-    /// Who chose: the strategy's generation, or why it was not asked.
-    pub strategy: Result<Generation, Arc<str>>,
+    /// Who chose: the strategy, or why it was not asked.
+    pub strategy: Result<Decider, Arc<str>>,
     /// Whose loads these are; `None`: the last good ones, without a formula.
-    pub formula: Option<Generation>,
+    pub formula: Option<Decider>,
     /// What was seen.
     pub scene: Scene,
 }
@@ -173,20 +173,40 @@ pub(super) struct Decisions {
     next: AtomicU64,
     /// Tells this run's decisions from another's.
     run: u32,
-    ring: Vec<Mutex<Option<Decision>>>,
+    ring: RwLock<Vec<Place>>,
 }
+
+/// One record of the ring.
+type Place = Mutex<Option<Decision>>;
 
 impl Decisions {
     /// A memory for so many; 0: for none.
     pub(super) fn new(len: usize) -> Self {
-        let ring = (0..len).map(|_| Mutex::default()).collect();
+        let ring = RwLock::new(empty_ring(len));
         Self { next: AtomicU64::new(0), run: fastrand::u32(..), ring }
+    }
+
+    /// Remembers so many from now on; the newest of those that are known stay.
+    pub(super) fn resize(&self, len: usize) {
+        let mut ring = self.ring.write();
+        if ring.len() == len {
+            return;
+        }
+        let known = std::mem::replace(&mut *ring, empty_ring(len));
+        let mut known: Vec<_> = known.into_iter().filter_map(Mutex::into_inner).collect();
+        known.sort_unstable_by_key(|decision| decision.number);
+        for decision in known {
+            if let Some(place) = place(&ring, decision.number) {
+                *place.lock() = Some(decision);
+            }
+        }
     }
 
     /// A number for a pick, and an empty scene if it is to be remembered.
     pub(super) fn begin(&self) -> (u64, Option<Scene>) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let Some(place) = self.place(number) else { return (number, None) };
+        let ring = self.ring.read();
+        let Some(place) = place(&ring, number) else { return (number, None) };
         let before = place.lock().take();
         let mut scene = before.map(|decision| decision.scene).unwrap_or_default();
         scene.clear();
@@ -195,14 +215,14 @@ impl Decisions {
 
     /// Keeps a pick in the place of the oldest one.
     pub(super) fn keep(&self, decision: Decision) {
-        if let Some(place) = self.place(decision.number) {
+        if let Some(place) = place(&self.ring.read(), decision.number) {
             *place.lock() = Some(decision);
         }
     }
 
     /// Decisions remembered at most.
     pub(super) fn len(&self) -> usize {
-        self.ring.len()
+        self.ring.read().len()
     }
 
     /// A decision by its name, if it is remembered.
@@ -222,9 +242,10 @@ impl Decisions {
     /// The newest decisions first, so many at most, of this pool where one is named.
     pub(super) fn newest(&self, pool: Option<&str>, limit: usize) -> Vec<Decision> {
         let next = self.next.load(Ordering::Relaxed);
+        let ring = self.ring.read();
         let mut found = Vec::new();
-        for number in (next.saturating_sub(self.ring.len() as u64)..next).rev() {
-            let Some(place) = self.place(number) else { break };
+        for number in (next.saturating_sub(ring.len() as u64)..next).rev() {
+            let Some(place) = place(&ring, number) else { break };
             let decision = place.lock();
             let fits = |decision: &&Decision| {
                 decision.number == number && pool.is_none_or(|pool| decision.pool.name() == pool)
@@ -246,14 +267,19 @@ impl Decisions {
         let (run, number) = name.split_once('-')?;
         let run = u32::from_str_radix(run, 16).ok().filter(|run| *run == self.run);
         let number = run.and_then(|_| u64::from_str_radix(number, 16).ok())?;
-        let decision = self.place(number)?.lock();
+        let ring = self.ring.read();
+        let decision = place(&ring, number)?.lock();
         decision.as_ref().filter(|decision| decision.number == number).map(look)
     }
+}
 
-    fn place(&self, number: u64) -> Option<&Mutex<Option<Decision>>> {
-        let place = number.checked_rem(self.ring.len() as u64)?;
-        self.ring.get(usize::try_from(place).ok()?)
-    }
+fn empty_ring(len: usize) -> Vec<Place> {
+    (0..len).map(|_| Mutex::default()).collect()
+}
+
+fn place(ring: &[Place], number: u64) -> Option<&Place> {
+    let place = number.checked_rem(ring.len() as u64)?;
+    ring.get(usize::try_from(place).ok()?)
 }
 
 impl Scene {

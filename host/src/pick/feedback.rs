@@ -76,15 +76,16 @@ impl Pools {
     /// Some have no target; the others are counted.
     pub fn record(&self, feedback: &[Feedback]) -> Result<(), FeedbackError> {
         let now_ms = self.clock.now_ms();
-        let mut by_pool: Vec<Vec<_>> = self.pools.iter().map(|_| Vec::new()).collect();
+        let pools = self.all();
+        let mut by_pool: Vec<Vec<_>> = pools.iter().map(|_| Vec::new()).collect();
         let mut unknown: Vec<(usize, Untraced)> = Vec::new();
         for (place, one) in feedback.iter().enumerate() {
-            match self.trace(&one.target) {
+            match self.trace(&pools, &one.target) {
                 Ok((pool, machine)) => by_pool[pool].push((place, machine, one.outcome)),
                 Err(why) => unknown.push((place, why)),
             }
         }
-        for (pool, outcomes) in self.pools.iter().zip(&by_pool) {
+        for (pool, outcomes) in pools.iter().zip(&by_pool) {
             let untraced = pool.record(outcomes, now_ms);
             let missing = |place: &usize| outcomes.iter().find(|outcome| outcome.0 == *place);
             unknown.extend(untraced.iter().filter_map(missing).map(|(place, machine, _)| {
@@ -104,7 +105,7 @@ impl Pools {
         let id = lease::id_of(id);
         let closed = id.and_then(|id| self.leases.close(id, self.clock.now_ms()));
         let was_open = closed.is_some();
-        self.take_off(closed.into_iter().collect());
+        self.take_off(closed.as_slice());
         was_open
     }
 
@@ -122,37 +123,43 @@ impl Pools {
             if ended.is_empty() {
                 break;
             }
-            self.take_off(ended);
+            self.take_off(&ended);
         }
         let ranks = self.decisions_max() > 0;
         let tend = |pool: &&Arc<Pool>| pool.tend(now_ms) | (ranks && pool.rank(now_ms));
-        self.pools.iter().filter(tend).count() > 0
+        self.all().iter().filter(tend).count() > 0
     }
 
     /// Takes ended leases off their targets' counts.
-    fn take_off(&self, ended: Vec<Lease>) {
-        let mut by_pool: Vec<Vec<_>> = self.pools.iter().map(|_| Vec::new()).collect();
-        for Lease { pool, machine, opened_ms, .. } in ended {
-            by_pool[pool].push((machine, opened_ms));
-        }
-        for (pool, leases) in self.pools.iter().zip(&by_pool) {
+    fn take_off(&self, ended: &[Lease]) {
+        for pool in &*self.all() {
+            let of_pool = ended.iter().filter(|lease| lease.pool == pool.number);
+            let leases: Vec<_> =
+                of_pool.map(|lease| (Arc::clone(&lease.machine), lease.opened_ms)).collect();
             if !leases.is_empty() {
-                pool.end_leases(leases);
+                pool.end_leases(&leases);
             }
         }
     }
 
-    fn trace(&self, target: &FeedbackTarget) -> Result<(usize, Arc<str>), Untraced> {
-        match target {
+    /// The place among these pools, and the machine.
+    fn trace(
+        &self,
+        pools: &[Arc<Pool>],
+        target: &FeedbackTarget,
+    ) -> Result<(usize, Arc<str>), Untraced> {
+        let (pool, machine) = match target {
             FeedbackTarget::Machine { pool: name, machine } => {
                 let pool = self.get(name).map_err(|_| Untraced::Pool(name.clone()))?;
-                Ok((pool.index, machine.as_str().into()))
+                (pool, machine.as_str().into())
             }
             FeedbackTarget::Decision(name) => {
                 let target = self.decisions.target(name);
-                let (pool, machine) = target.ok_or_else(|| Untraced::Decision(name.clone()))?;
-                Ok((pool.index, machine))
+                target.ok_or_else(|| Untraced::Decision(name.clone()))?
             }
-        }
+        };
+        let place = pools.iter().position(|known| known.number == pool.number);
+        // Decided by a pool that the configuration has given up since.
+        Ok((place.ok_or_else(|| Untraced::Pool(pool.name().to_owned()))?, machine))
     }
 }

@@ -21,15 +21,15 @@ pub const LEASE_MAX: Duration = Duration::from_hours(1);
 /// One open use of a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Lease {
-    /// By index.
-    pub(super) pool: usize,
+    /// Its number.
+    pub(super) pool: u64,
     pub(super) machine: Arc<str>,
     pub(super) opened_ms: u64,
     pub(super) ends_ms: u64,
 }
 
 impl Lease {
-    pub(super) fn new(pool: usize, machine: &Arc<str>, now_ms: u64, length: Duration) -> Self {
+    pub(super) fn new(pool: u64, machine: &Arc<str>, now_ms: u64, length: Duration) -> Self {
         let length_ms = u64::try_from(length.as_millis()).unwrap_or(u64::MAX / 2);
         let (machine, ends_ms) = (Arc::clone(machine), now_ms + length_ms);
         Self { pool, machine, opened_ms: now_ms, ends_ms }

@@ -25,7 +25,7 @@ use super::table::{Fed, Fresh, Noted, PART_ROWS, Row, Table, Tally};
 use super::{PickRequest, Picked, TARGETS_MAX, key_hash};
 use crate::config::PoolConfig;
 use crate::policy::guest::{Request, TargetView};
-use crate::policy::{CallError, Generation, Kind, StrategyGuest};
+use crate::policy::{CallError, Decider, Kind, StrategyGuest};
 
 /// What a request waits for the guest at most; then it is answered natively.
 ///
@@ -47,12 +47,15 @@ const CATCH_UP_MAX: usize = 8;
 /// Changed rows that may be left for the moment of the swap.
 const CAUGHT_UP_ROWS: usize = 64;
 
-/// The targets of one service under one formula and one strategy.
+/// The targets of one service under one formula and one strategy, which may be changed.
 #[derive(Debug)]
 pub struct Pool {
-    /// As configured.
-    pub config: PoolConfig,
-    pub(super) index: usize,
+    name: String,
+    service: String,
+    /// Tells it from every other pool of this process, those that are gone included.
+    pub(super) number: u64,
+    /// By kind.
+    wanted: Mutex<[Wanted; 2]>,
     strategy: Mutex<Seat>,
     /// Threads that try for the guest's seat.
     waiting: AtomicU32,
@@ -65,6 +68,14 @@ pub struct Pool {
     supply: Sender<Event>,
 }
 
+/// A policy as the configuration wants it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) policy: Arc<str>,
+    /// A JSON object.
+    pub(super) settings: Arc<str>,
+}
+
 /// Where a guest sits, or why nobody does.
 enum Seat {
     Guest(Box<StrategyGuest>),
@@ -74,7 +85,7 @@ enum Seat {
 impl std::fmt::Debug for Seat {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Guest(guest) => write!(f, "guest {}", guest.generation),
+            Self::Guest(guest) => write!(f, "guest {}", guest.decider),
             Self::Native(why) => write!(f, "native: {why}"),
         }
     }
@@ -83,8 +94,8 @@ impl std::fmt::Debug for Seat {
 /// How one of a pool's policies is doing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PolicyStatus {
-    /// The generation that decides; `None`: native answers.
-    pub serving: Option<Generation>,
+    /// What decides; `None`: native answers.
+    pub serving: Option<Decider>,
     /// Why native answers are given, or why the newest generation is not used.
     pub trouble: Option<Arc<str>>,
     /// Faults of its guests.
@@ -173,12 +184,15 @@ pub struct TargetStatus {
 }
 
 impl Pool {
-    pub(super) fn new(index: usize, config: PoolConfig, supply: Sender<Event>) -> Self {
+    pub(super) fn new(config: &PoolConfig, supply: Sender<Event>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let not_yet: Arc<str> = "not loaded yet".into();
         let table = Table::new(config.health.clone());
         Self {
-            config,
-            index,
+            name: config.name.clone(),
+            service: config.service.clone(),
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            wanted: Mutex::new(Wanted::both(config)),
             strategy: Mutex::new(Seat::Native(not_yet)),
             waiting: AtomicU32::new(0),
             table: Mutex::new(table),
@@ -189,10 +203,40 @@ impl Pool {
         }
     }
 
+    /// Wants other policies and another health from now on. Whoever is seated serves until the
+    /// supply has seated the new ones.
+    pub(super) fn reconfigure(&self, config: &PoolConfig) {
+        *self.wanted.lock() = Wanted::both(config);
+        self.table.lock().configure(config.health.clone());
+    }
+
+    /// Gives its guest back: the pool was taken out of the configuration.
+    pub(super) fn close(&self) {
+        let gone = Seat::Native("the pool was taken out of the configuration".into());
+        let old = std::mem::replace(&mut *self.seat(), gone);
+        drop(old); // outside the lock
+    }
+
+    /// Whether this pool can become the configured one: another service has other targets.
+    pub(super) fn is_of(&self, config: &PoolConfig) -> bool {
+        self.name == config.name && self.service == config.service
+    }
+
     /// As configured.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.config.name
+        &self.name
+    }
+
+    /// The service whose targets these are.
+    #[must_use]
+    pub fn service(&self) -> &str {
+        &self.service
+    }
+
+    /// What the configuration wants.
+    pub(super) fn wanted(&self, kind: Kind) -> Wanted {
+        self.wanted.lock()[index(kind)].clone()
     }
 
     /// Targets known, eligible or not.
@@ -246,10 +290,10 @@ impl Pool {
         self.status_of(kind).lock().clone()
     }
 
-    /// The generation that decides; `None`: native answers.
+    /// What decides; `None`: native answers.
     #[must_use]
-    pub fn serving(&self, kind: Kind) -> Option<Generation> {
-        self.status_of(kind).lock().serving
+    pub fn serving(&self, kind: Kind) -> Option<Decider> {
+        self.status_of(kind).lock().serving.clone()
     }
 
     /// What was answered how often.
@@ -260,11 +304,8 @@ impl Pool {
 
     /// The policy's configured name.
     #[must_use]
-    pub fn policy_name(&self, kind: Kind) -> &str {
-        match kind {
-            Kind::Formula => &self.config.formula,
-            Kind::Strategy => &self.config.strategy,
-        }
+    pub fn policy_name(&self, kind: Kind) -> Arc<str> {
+        Arc::clone(&self.wanted.lock()[index(kind)].policy)
     }
 
     /// The strategy's ranked choice, each target checked; or why the guest did not choose.
@@ -272,7 +313,7 @@ impl Pool {
         &self,
         ask: &Ask<'_>,
         scene: &mut Option<Scene>,
-    ) -> Result<(Vec<Picked>, Generation), Arc<str>> {
+    ) -> Result<(Vec<Picked>, Decider), Arc<str>> {
         let Some(mut seat) = self.try_seat(GUEST_WAIT) else {
             return Err("busy".into());
         };
@@ -283,7 +324,7 @@ impl Pool {
             Seat::Guest(guest) => guest,
             Seat::Native(why) => return Err(Arc::clone(why)),
         };
-        let generation = guest.generation;
+        let decider = guest.decider.clone();
         let mut chosen = Vec::with_capacity(ask.n);
         if let Err(fault) = self.choose(guest, ask, &mut chosen) {
             let why = self.vacate(&mut seat, Kind::Strategy, &fault);
@@ -295,7 +336,7 @@ impl Pool {
         if picked.is_empty() && self.has_candidate(ask) {
             return Err("no answer".into());
         }
-        Ok((picked, generation))
+        Ok((picked, decider))
     }
 
     /// The choice without a guest; of ejected targets if there is no other: no request fails for them.
@@ -464,7 +505,7 @@ impl Pool {
         mut guest: StrategyGuest,
         now_ms: u64,
     ) -> Result<(), CallError> {
-        let generation = guest.generation;
+        let decider = guest.decider.clone();
         let mut fed = Fed::default();
         // Picks go on meanwhile: catch up without the lock until little is left for it.
         for _ in 0..CATCH_UP_MAX {
@@ -474,15 +515,18 @@ impl Pool {
         }
         let mut seat = self.seat();
         self.feed(&mut guest, &mut fed, now_ms)?;
-        if let Seat::Guest(old) = &mut *seat {
+        // Another policy would not understand its state.
+        if let Seat::Guest(old) = &mut *seat
+            && old.decider.policy == decider.policy
+        {
             match old.save() {
-                Ok(state) => log_restored(self.policy_name(Kind::Strategy), guest.restore(&state)?),
+                Ok(state) => log_restored(&decider.policy, guest.restore(&state)?),
                 // Its state is lost with it; the new guest is good.
                 Err(fault) => self.note_fault(Kind::Strategy, &fault, None),
             }
         }
         let old = std::mem::replace(&mut *seat, Seat::Guest(Box::new(guest)));
-        self.note_serving(Kind::Strategy, generation);
+        self.note_serving(Kind::Strategy, decider);
         drop(seat);
         drop(old); // unmapping its memory takes longer than a pick
         Ok(())
@@ -506,12 +550,12 @@ impl Pool {
         }
     }
 
-    pub(super) fn note_serving(&self, kind: Kind, generation: Generation) {
+    pub(super) fn note_serving(&self, kind: Kind, decider: Decider) {
         let mut status = self.status_of(kind).lock();
-        if status.serving != Some(generation) {
+        if status.serving.as_ref() != Some(&decider) {
             status.swaps += 1;
         }
-        status.serving = Some(generation);
+        status.serving = Some(decider);
         status.trouble = None;
     }
 
@@ -522,16 +566,19 @@ impl Pool {
 
     /// A guest failed and is dropped: counts it and, if it was serving, asks for another one.
     pub(super) fn note_fault(&self, kind: Kind, fault: &CallError, serving: Option<u64>) {
-        let (pool, policy) = (self.name(), self.policy_name(kind));
-        tracing::warn!(pool, policy, %kind, %fault, "policy failed");
         let mut status = self.status_of(kind).lock();
+        let policy = match &status.serving {
+            Some(decider) => Arc::clone(&decider.policy),
+            None => self.policy_name(kind),
+        };
+        tracing::warn!(pool = self.name(), %policy, %kind, %fault, "policy failed");
         status.faults += 1;
         status.serving = None;
         status.trouble = Some(fault.to_string().into());
         drop(status);
         // The supply ends after the pools' users: a closed channel means that we are stopping.
         if let Some(serial) = serving {
-            self.supply.send(Event::Failed { pool: self.index, kind, serial }).ok();
+            self.supply.send(Event::Failed { pool: self.number, kind, serial }).ok();
         }
     }
 
@@ -596,10 +643,29 @@ impl Pool {
     }
 
     fn status_of(&self, kind: Kind) -> &Mutex<PolicyStatus> {
-        match kind {
-            Kind::Formula => &self.statuses[0],
-            Kind::Strategy => &self.statuses[1],
-        }
+        &self.statuses[index(kind)]
+    }
+}
+
+impl Wanted {
+    /// Formula and strategy.
+    fn both(config: &PoolConfig) -> [Self; 2] {
+        let wanted = |policy: &str, settings: &serde_json::Value| Self {
+            policy: policy.into(),
+            settings: settings.to_string().into(),
+        };
+        [
+            wanted(&config.formula, &config.formula_settings),
+            wanted(&config.strategy, &config.strategy_settings),
+        ]
+    }
+}
+
+/// The place of a kind in a pool's pairs.
+pub(super) fn index(kind: Kind) -> usize {
+    match kind {
+        Kind::Formula => 0,
+        Kind::Strategy => 1,
     }
 }
 

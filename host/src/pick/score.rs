@@ -26,9 +26,12 @@ const ROWS_MAX: usize = 1_024;
 /// Two locks, always taken in this order: the fleet, then a pool's scorer.
 pub struct Scorers {
     fleet: Arc<RwLock<Fleet>>,
-    /// In the pools' order.
-    pools: Vec<Mutex<Scorer>>,
+    /// Of each pool, by its number. Replaced as a whole.
+    pools: RwLock<Arc<[OfPool]>>,
 }
+
+/// A pool's number and its scorer.
+type OfPool = (u64, Arc<Mutex<Scorer>>);
 
 /// The formula's side of one pool.
 struct Scorer {
@@ -80,17 +83,36 @@ struct Batch {
 }
 
 impl Scorers {
-    /// Scorers of this fleet for these pools, still without formulas.
+    /// Scorers of this fleet, for no pool yet.
     #[must_use]
-    pub fn new(fleet: Arc<RwLock<Fleet>>, pools: &[Arc<Pool>]) -> Self {
-        let scorer = |pool: &Arc<Pool>| Mutex::new(Scorer::new(Arc::clone(pool)));
-        Self { fleet, pools: pools.iter().map(scorer).collect() }
+    pub fn new(fleet: Arc<RwLock<Fleet>>) -> Self {
+        Self { fleet, pools: RwLock::new(Arc::default()) }
+    }
+
+    /// Scores for one more pool, still without a formula; it has the whole fleet's targets then.
+    pub(super) fn add(&self, pool: &Arc<Pool>, now_ms: u64) {
+        let scorer = Arc::new(Mutex::new(Scorer::new(Arc::clone(pool))));
+        let of_pool = (pool.number, Arc::clone(&scorer));
+        // First into the set: what changes in the fleet from now on comes by `refresh`.
+        let mut set = self.pools.write();
+        *set = set.iter().cloned().chain([of_pool]).collect();
+        drop(set);
+        let fleet = self.fleet.read();
+        let all: Vec<_> = fleet.machines().map(|(id, _)| id).collect();
+        scorer.lock().refresh(&fleet, &all, now_ms);
+    }
+
+    /// Scores no more for a pool.
+    pub(super) fn remove(&self, pool: &Pool) {
+        let mut set = self.pools.write();
+        *set = set.iter().filter(|(number, _)| *number != pool.number).cloned().collect();
     }
 
     /// Takes over what changed in the fleet.
     pub(super) fn refresh(&self, changed: &[MachineId], now_ms: u64) {
+        let pools = Arc::clone(&self.pools.read());
         let fleet = self.fleet.read();
-        for scorer in &self.pools {
+        for (_, scorer) in &*pools {
             scorer.lock().refresh(&fleet, changed, now_ms);
         }
     }
@@ -101,12 +123,15 @@ impl Scorers {
     /// The new formula failed; the old one and its loads stay.
     pub(super) fn replace(
         &self,
-        pool: usize,
+        pool: &Pool,
         guest: FormulaGuest,
         now_ms: u64,
     ) -> Result<(), CallError> {
+        let pools = Arc::clone(&self.pools.read());
+        let of_pool = pools.iter().find(|(number, _)| *number == pool.number);
+        let Some((_, scorer)) = of_pool else { return Ok(()) }; // it was taken out meanwhile
         let fleet = self.fleet.read();
-        self.pools[pool].lock().replace(guest, fleet, now_ms)
+        scorer.lock().replace(guest, fleet, now_ms)
     }
 }
 
@@ -160,11 +185,11 @@ impl Scorer {
         fleet: RwLockReadGuard<'_, Fleet>,
         now_ms: u64,
     ) -> Result<(), CallError> {
-        match self.formula.as_mut().map(FormulaGuest::save) {
-            Some(Ok(state)) => {
-                let restored = guest.restore(&state)?;
-                log_restored(self.pool.policy_name(Kind::Formula), restored);
-            }
+        let policy = Arc::clone(&guest.decider.policy);
+        // Another policy would not understand its state.
+        let old = self.formula.as_mut().filter(|old| old.decider.policy == policy);
+        match old.map(FormulaGuest::save) {
+            Some(Ok(state)) => log_restored(&policy, guest.restore(&state)?),
             // The old one's state is lost with it; its loads serve until the new ones are there.
             Some(Err(fault)) => {
                 self.formula = None;
@@ -194,19 +219,19 @@ impl Scorer {
             let (last_good, identity) = (f64::NAN, fresh.identity);
             self.targets[*slot as usize] = Some(Scored { columns, last_good, identity });
         }
-        let generation = guest.generation;
+        let decider = guest.decider.clone();
         self.wanted = wanted;
         self.formula = Some(guest);
         self.settle(&mut batch, Some(&loads));
         self.pool.publish(&[], batch.rows, now_ms);
-        self.pool.note_serving(Kind::Formula, generation);
+        self.pool.note_serving(Kind::Formula, decider);
         Ok(())
     }
 
     /// The machine and its service of this pool, if it is in the pool now.
     fn offered<'f>(&self, fleet: &'f Fleet, id: MachineId) -> Option<(&'f Machine, &'f Offered)> {
         let machine = fleet.get(id).filter(|machine| machine.alive)?;
-        let wanted = &*self.pool.config.service;
+        let wanted = self.pool.service();
         let service = machine.services.iter().find(|service| *service.name == *wanted)?;
         Some((machine, service))
     }
@@ -247,7 +272,7 @@ impl Scorer {
                 if self.quiet.may(Arc::clone(metric)) {
                     let (pool, formula) = (self.pool.name(), self.pool.policy_name(Kind::Formula));
                     tracing::warn!(
-                        pool, formula, %metric, machine = %fresh.machine,
+                        pool, %formula, %metric, machine = %fresh.machine,
                         "a metric that the formula needs is not reported: the target has no load"
                     );
                 }

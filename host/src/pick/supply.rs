@@ -1,35 +1,34 @@
 //! Keeps every pool supplied with guests of the newest good generation.
 //!
-//! In: "look at the folder", "this guest failed". Out: guests that were started, configured and
+//! In: "look at the folder", "this guest failed", another configuration. Out: guests that were started, configured and
 //! tried, swapped in while requests go on. One thread. Invariants: a generation that does not start
 //! changes nothing and is not tried again until the file changes, unless the machine was short of
-//! something; a guest that failed is rebuilt from the last good generation after a jittered, doubling
+//! something; a pool that the configuration changes keeps what serves it until what is wanted instead
+//! has started, and a new pool is offered only when it has its guests; a guest that failed is rebuilt from the last good generation after a jittered, doubling
 //! back-off; what else happens in the folder never keeps a change from being seen.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
-use super::pool::Pool;
+use super::Pools;
+use super::pool::{Pool, Wanted, index};
 use super::score::Scorers;
 use crate::clock::Clock;
+use crate::config::PoolConfig;
 use crate::policy::guest::{Request, TargetView};
-use crate::policy::watch::Watch;
+use crate::policy::library::policy_name;
 use crate::policy::{
     CallError, Entry, FormulaGuest, Generation, Kind, Library, Module, PolicyEngine, StartError,
     StrategyGuest,
 };
+use crate::watch::{Hint, Pace, Watch};
 
-/// Time without events after which a burst of changes is over and files are whole.
-const SETTLE: Duration = Duration::from_millis(100);
-/// Time between two looks at the folder without any event.
-const RESCAN: Duration = Duration::from_secs(2);
 /// First and longest wait before a failed guest is rebuilt.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// Times that a generation which never served is started again, when the machine was at fault.
@@ -40,14 +39,18 @@ const CALM: Duration = Duration::from_secs(60);
 const TRIAL_PICKS: u64 = 16;
 
 /// What the supply is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Event {
     /// Something changed in the folder.
-    Look,
+    Look(Hint),
+    /// Look at once.
+    LookNow,
+    /// The configuration changed.
+    Configure(Setup),
     /// A pool's guest failed and was dropped.
     Failed {
-        /// By index.
-        pool: usize,
+        /// By number.
+        pool: u64,
         /// Which of its two.
         kind: Kind,
         /// Of the guest.
@@ -57,6 +60,17 @@ pub enum Event {
     Stop,
 }
 
+/// What the supply works for.
+#[derive(Debug)]
+pub struct Setup {
+    /// The pools, in the configuration's order.
+    pub pools: Vec<PoolConfig>,
+    /// Where policies are dropped.
+    pub folder: PathBuf,
+    /// Told when every pool has its guests, or says why not.
+    pub done: oneshot::Sender<()>,
+}
+
 /// The library's entries as of its last change, for whoever wants to show them.
 pub type Board = Arc<Mutex<Arc<BTreeMap<Arc<str>, Entry>>>>;
 
@@ -64,11 +78,9 @@ pub type Board = Arc<Mutex<Arc<BTreeMap<Arc<str>, Entry>>>>;
 pub struct Supply {
     library: Library,
     folder: PathBuf,
-    /// With what tells the watched folder from another one of its name.
-    watch: Option<(Watch, (u64, u64))>,
-    pools: Vec<Arc<Pool>>,
-    /// Formula and strategy of each pool.
-    seats: Vec<[Seat; 2]>,
+    watch: Watch,
+    served: Vec<Served>,
+    pools: Arc<Pools>,
     scorers: Arc<Scorers>,
     events: (Sender<Event>, Receiver<Event>),
     board: Board,
@@ -76,17 +88,30 @@ pub struct Supply {
     changes: Arc<watch::Sender<u64>>,
 }
 
+/// A pool with its formula's and its strategy's seat.
+struct Served {
+    pool: Arc<Pool>,
+    seats: [Seat; 2],
+}
+
+/// What a guest is started from.
+#[derive(Clone)]
+struct Make {
+    wanted: Wanted,
+    module: Arc<Module>,
+}
+
 /// What is known of one pool's formula or strategy.
 #[derive(Default)]
 struct Seat {
-    /// The newest generation tried, good or bad.
-    tried: Option<Generation>,
+    /// What was wanted and the newest generation of it that was tried, good or bad.
+    tried: Option<(Wanted, Generation)>,
     /// The last good one, to rebuild from.
-    good: Option<Arc<Module>>,
+    good: Option<Make>,
     /// The guest that was seated last.
     serial: u64,
     /// What is started again, and when.
-    again: Option<(Instant, Arc<Module>)>,
+    again: Option<(Instant, Make)>,
     failures: u32,
     seated: Option<Instant>,
 }
@@ -98,16 +123,18 @@ impl Supply {
         engine: PolicyEngine,
         folder: PathBuf,
         events: (Sender<Event>, Receiver<Event>),
-        pools: Vec<Arc<Pool>>,
+        pools: Arc<Pools>,
         scorers: Arc<Scorers>,
-        clock: Clock,
         changes: Arc<watch::Sender<u64>>,
     ) -> Self {
         let library = Library::new(engine, folder.clone());
-        let seats = pools.iter().map(|_| Default::default()).collect();
-        let board = Arc::default();
-        let watch = None;
-        Self { library, folder, watch, pools, seats, scorers, events, board, clock, changes }
+        let (served, board) = (Vec::new(), Arc::default());
+        let look = events.0.clone();
+        // The receiver lives as long as this thread: a send that fails has nobody to tell.
+        let look = move |hint| look.send(Event::Look(hint)).unwrap_or_default();
+        let watch = Watch::new(|path| policy_name(path).is_some(), look);
+        let clock = pools.clock();
+        Self { library, folder, watch, served, pools, scorers, events, board, clock, changes }
     }
 
     /// Where the policies are shown.
@@ -116,150 +143,164 @@ impl Supply {
         Arc::clone(&self.board)
     }
 
-    /// Loads what is there now; every pool has its guests, or says why not.
-    pub fn start(&mut self) {
-        self.rewatch();
+    /// Loads what is there now; every one of these pools has its guests then, or says why not.
+    pub fn start(&mut self, pools: &[PoolConfig]) {
+        self.watch.keep(std::slice::from_ref(&self.folder));
         // Nothing is served yet: there is nobody to give way to.
         self.library.compile_last(false);
         self.library.rescan();
-        self.supply();
+        self.configure(pools);
         self.library.compile_last(true);
     }
 
     /// Works until told to stop.
     pub fn run(mut self) {
-        let mut next_look = Instant::now() + RESCAN;
-        let mut look_by = None; // however many changes follow the first one
+        let mut pace = Pace::new(Instant::now());
         loop {
-            let again = self.seats.iter().flatten().filter_map(|seat| seat.again.as_ref());
-            let due = again.map(|(at, _)| *at).fold(next_look, Instant::min);
+            let seats = self.served.iter().flat_map(|served| &served.seats);
+            let again = seats.filter_map(|seat| seat.again.as_ref());
+            let due = again.map(|(at, _)| *at).fold(pace.due(), Instant::min);
             match self.events.1.recv_timeout(due.saturating_duration_since(Instant::now())) {
-                Ok(Event::Look) => {
-                    let now = Instant::now();
-                    next_look = (now + SETTLE).min(*look_by.get_or_insert(now + RESCAN));
+                Ok(Event::Look(hint)) => pace.note(hint, Instant::now()),
+                Ok(Event::LookNow) => pace.hurry(Instant::now()),
+                Ok(Event::Configure(setup)) => {
+                    self.move_to(setup.folder);
+                    self.configure(&setup.pools);
+                    setup.done.send(()).ok(); // nobody waits if the process is stopping
                 }
                 Ok(Event::Failed { pool, kind, serial }) => self.failed(pool, kind, serial),
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
             }
-            if Instant::now() >= next_look {
-                look_by = None;
-                self.rewatch();
+            if Instant::now() >= pace.due() {
+                self.watch.keep(std::slice::from_ref(&self.folder));
                 if self.library.rescan() {
                     self.supply();
                 }
-                next_look = Instant::now() + RESCAN;
+                pace.looked(Instant::now());
             }
             self.start_again();
         }
     }
 
+    /// Works for these pools from now on.
+    fn configure(&mut self, pools: &[PoolConfig]) {
+        let mut known = std::mem::take(&mut self.served);
+        for config in pools {
+            let same = known.iter().position(|served| served.pool.is_of(config));
+            let served = same.map(|place| known.swap_remove(place));
+            let served = served.unwrap_or_else(|| {
+                let pool = Arc::new(Pool::new(config, self.events.0.clone()));
+                self.scorers.add(&pool, self.clock.now_ms());
+                Served { pool, seats: Default::default() }
+            });
+            served.pool.reconfigure(config);
+            self.served.push(served);
+        }
+        self.supply();
+        self.pools.replace(self.served.iter().map(|served| Arc::clone(&served.pool)).collect());
+        for gone in known {
+            self.scorers.remove(&gone.pool);
+            gone.pool.close();
+        }
+        self.changed();
+    }
+
+    /// Looks for policies in this folder from now on.
+    fn move_to(&mut self, folder: PathBuf) {
+        if self.folder != folder {
+            self.folder.clone_from(&folder);
+            self.library.move_to(folder);
+            self.watch.keep(std::slice::from_ref(&self.folder));
+            self.library.rescan();
+        }
+    }
+
     /// A pool's guest failed; nothing to do if it is not the one that was seated last.
-    fn failed(&mut self, pool: usize, kind: Kind, serial: u64) {
-        let seat = &mut self.seats[pool][index(kind)];
-        if let Some(good) = seat.good.clone().filter(|_| seat.serial == serial) {
+    fn failed(&mut self, pool: u64, kind: Kind, serial: u64) {
+        let served = self.served.iter_mut().find(|served| served.pool.number == pool);
+        let seat = served.map(|served| &mut served.seats[index(kind)]);
+        if let Some(seat) = seat.filter(|seat| seat.serial == serial)
+            && let Some(good) = seat.good.clone()
+        {
             seat.start_again(Instant::now(), good);
         }
         self.changed();
     }
 
-    /// Watches the folder, if that is possible now and it is not the one that is watched.
-    fn rewatch(&mut self) {
-        let about = std::fs::metadata(&self.folder).ok().filter(std::fs::Metadata::is_dir);
-        let Some(folder) = about.map(|about| (about.dev(), about.ino())) else {
-            self.watch = None;
-            return;
-        };
-        if self.watch.as_ref().is_some_and(|(_, watched)| *watched == folder) {
-            return;
-        }
-        let events = self.events.0.clone();
-        // The receiver lives as long as this thread: a send that fails has nobody to tell.
-        let look = move || events.send(Event::Look).unwrap_or_default();
-        let started = Watch::start(&self.folder, look).inspect_err(|error| {
-            tracing::debug!(folder = %self.folder.display(), %error, "no watch, looking every {RESCAN:?}");
-        });
-        self.watch = started.ok().map(|watch| (watch, folder));
-    }
-
     /// Gives every pool the newest generation that it has not tried.
     fn supply(&mut self) {
-        for pool in 0..self.pools.len() {
+        for place in 0..self.served.len() {
             for kind in [Kind::Formula, Kind::Strategy] {
-                let name = self.pools[pool].policy_name(kind).to_owned();
-                match self.library.module(&name) {
-                    None => self.pools[pool].note_trouble(kind, &self.no_policy(&name)),
-                    Some(module)
-                        if self.seats[pool][index(kind)].tried == Some(module.generation) => {}
-                    Some(module) => {
-                        self.seats[pool][index(kind)].tried = Some(module.generation);
-                        self.seats[pool][index(kind)].failures = 0;
-                        self.seat(pool, kind, &module);
-                    }
+                let Served { pool, seats } = &mut self.served[place];
+                let wanted = pool.wanted(kind);
+                let Some(module) = self.library.module(&wanted.policy) else {
+                    pool.note_trouble(kind, &no_policy(&self.library, &self.folder, &wanted));
+                    continue;
+                };
+                let seat = &mut seats[index(kind)];
+                let trial = Some((wanted.clone(), module.generation));
+                if seat.tried != trial {
+                    seat.tried = trial;
+                    seat.failures = 0;
+                    self.seat(place, kind, Make { wanted, module });
                 }
             }
         }
         self.changed();
     }
 
-    fn no_policy(&self, name: &str) -> String {
-        let refused = self.library.entries().get(name).and_then(|entry| entry.refused.as_ref());
-        if let Some(refused) = refused {
-            return refused.reason.clone();
-        }
-        let folder = self.folder.display();
-        format!("there is no policy {name}: drop {name}.wasm or {name}.formula into {folder}")
-    }
-
     /// Starts what is due again.
     fn start_again(&mut self) {
-        for pool in 0..self.pools.len() {
+        for place in 0..self.served.len() {
             for kind in [Kind::Formula, Kind::Strategy] {
-                let again = &mut self.seats[pool][index(kind)].again;
-                if let Some((_, module)) = again.take_if(|(at, _)| *at <= Instant::now()) {
-                    self.seat(pool, kind, &module);
+                let again = &mut self.served[place].seats[index(kind)].again;
+                if let Some((_, make)) = again.take_if(|(at, _)| *at <= Instant::now()) {
+                    self.seat(place, kind, make);
                     self.changed();
                 }
             }
         }
     }
 
-    /// Starts, tries and seats a guest of this module.
-    fn seat(&mut self, pool: usize, kind: Kind, module: &Arc<Module>) {
+    /// Starts, tries and seats a guest.
+    fn seat(&mut self, place: usize, kind: Kind, make: Make) {
         let seated = match kind {
-            Kind::Formula => self.seat_formula(pool, module),
-            Kind::Strategy => self.seat_strategy(pool, module),
+            Kind::Formula => self.seat_formula(&self.served[place].pool, &make),
+            Kind::Strategy => self.seat_strategy(&self.served[place].pool, &make),
         };
-        let seat = &mut self.seats[pool][index(kind)];
-        let (policy, generation) = (self.pools[pool].policy_name(kind), module.generation);
-        let pool = &self.pools[pool];
+        let Served { pool, seats } = &mut self.served[place];
+        let seat = &mut seats[index(kind)];
+        let (policy, generation) = (&make.wanted.policy, make.module.generation);
         match seated {
             Ok(serial) => {
-                tracing::info!(pool = pool.name(), policy, %kind, %generation, "policy serves");
-                seat.good = Some(Arc::clone(module));
+                tracing::info!(pool = pool.name(), %policy, %kind, %generation, "policy serves");
+                seat.good = Some(make);
                 seat.serial = serial;
                 seat.again = None;
                 seat.seated = Some(Instant::now());
             }
             Err(error) => {
-                let kept = pool.status(kind).serving.map_or("none".to_owned(), |g| g.to_string());
-                tracing::warn!(pool = pool.name(), policy, %kind, %generation, %error, kept, "policy not used");
+                let kept = pool.serving(kind).map_or("none".to_owned(), |kept| kept.to_string());
+                tracing::warn!(pool = pool.name(), %policy, %kind, %generation, %error, kept, "policy not used");
                 pool.note_trouble(kind, &format!("generation {generation} is not used: {error}"));
                 // A good generation that fails now may work again; any other only if it was the
                 // machine's fault, and not for ever.
-                let was_good = seat.good.as_ref().is_some_and(|good| good.generation == generation);
+                let is_same = |good: &Make| {
+                    good.module.generation == generation && good.wanted == make.wanted
+                };
+                let was_good = seat.good.as_ref().is_some_and(is_same);
                 if was_good || (error.may_pass() && seat.failures < RETRIES_MAX) {
-                    seat.start_again(Instant::now(), Arc::clone(module));
+                    seat.start_again(Instant::now(), make);
                 }
             }
         }
     }
 
     /// The serial number of the guest that serves now.
-    fn seat_formula(&mut self, pool: usize, module: &Module) -> Result<u64, StartError> {
-        let config = &self.pools[pool].config;
-        let (name, settings) = (Arc::from(&*config.formula), config.formula_settings.to_string());
-        let start = || FormulaGuest::start(self.library.engine(), &name, module, &settings);
+    fn seat_formula(&self, pool: &Pool, make: &Make) -> Result<u64, StartError> {
+        let Wanted { policy, settings } = &make.wanted;
+        let start = || FormulaGuest::start(self.library.engine(), policy, &make.module, settings);
         try_formula(&mut start()?)?;
         let guest = start()?;
         let serial = guest.serial;
@@ -267,17 +308,16 @@ impl Supply {
         Ok(serial)
     }
 
-    fn seat_strategy(&mut self, pool: usize, module: &Module) -> Result<u64, StartError> {
-        let config = &self.pools[pool].config;
-        let (name, settings) = (Arc::from(&*config.strategy), config.strategy_settings.to_string());
+    fn seat_strategy(&self, pool: &Pool, make: &Make) -> Result<u64, StartError> {
+        let Wanted { policy, settings } = &make.wanted;
         let start = || {
             let seed = fastrand::u64(..);
-            StrategyGuest::start(self.library.engine(), &name, module, &settings, seed)
+            StrategyGuest::start(self.library.engine(), policy, &make.module, settings, seed)
         };
         try_strategy(&mut start()?)?;
         let guest = start()?;
         let serial = guest.serial;
-        self.pools[pool].seat_strategy(guest, self.clock.now_ms())?;
+        pool.seat_strategy(guest, self.clock.now_ms())?;
         Ok(serial)
     }
 
@@ -288,8 +328,8 @@ impl Supply {
 }
 
 impl Seat {
-    /// Sets the time at which this module is started again.
-    fn start_again(&mut self, now: Instant, module: Arc<Module>) {
+    /// Sets the time at which this is started again.
+    fn start_again(&mut self, now: Instant, make: Make) {
         if self.seated.take().is_some_and(|at| now.duration_since(at) > CALM) {
             self.failures = 0;
         }
@@ -297,15 +337,18 @@ impl Seat {
         let wait = first.saturating_mul(1 << self.failures.min(16)).min(longest);
         self.failures = self.failures.saturating_add(1);
         // A quarter more or less: pools that failed together do not come back together.
-        self.again = Some((now + wait.mul_f64(0.75 + fastrand::f64() / 2.0), module));
+        self.again = Some((now + wait.mul_f64(0.75 + fastrand::f64() / 2.0), make));
     }
 }
 
-fn index(kind: Kind) -> usize {
-    match kind {
-        Kind::Formula => 0,
-        Kind::Strategy => 1,
+fn no_policy(library: &Library, folder: &Path, wanted: &Wanted) -> String {
+    let name = &wanted.policy;
+    let refused = library.entries().get(name).and_then(|entry| entry.refused.as_ref());
+    if let Some(refused) = refused {
+        return refused.reason.clone();
     }
+    let folder = folder.display();
+    format!("there is no policy {name}: drop {name}.wasm or {name}.formula into {folder}")
 }
 
 /// A few rows through a formula that nobody waits for.

@@ -122,6 +122,12 @@ impl Table {
         Self { config, ..Self::default() }
     }
 
+    /// Judges targets by other limits from now on; those that are ejected stay so for their time.
+    pub(super) fn configure(&mut self, config: HealthConfig) {
+        self.config = config;
+        self.weigh();
+    }
+
     /// Writes a row; picks made before the capture are in its load and no longer counted.
     pub(super) fn put(&mut self, slot: u32, fresh: Fresh, now_ms: u64) {
         let index = slot as usize;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use wasmtime::component::{Component, HasSelf, Linker};
 
 use super::engine::PolicyEngine;
-use super::module::{Generation, Kind, Module, Pre};
+use super::module::{Decider, Kind, Module, Pre};
 use super::room::{Budget, Room, State, printable};
 use crate::report::is_name;
 
@@ -125,8 +125,8 @@ impl StrategyPre {
 
 /// A running formula.
 pub struct FormulaGuest {
-    /// Which version runs.
-    pub generation: Generation,
+    /// What runs.
+    pub decider: Decider,
     /// Tells this guest from every other of this process.
     pub serial: u64,
     /// What it says of itself.
@@ -172,8 +172,9 @@ impl FormulaGuest {
             let what = format!("{:?} is no metric's name", printable(&bad.name));
             return Err(room.nonsense("metrics", what).into());
         }
-        let (generation, serial) = (module.generation, next_serial());
-        Ok(Self { generation, serial, description, metrics, world, room })
+        let decider = Decider { policy: Arc::clone(name), generation: module.generation };
+        let serial = next_serial();
+        Ok(Self { decider, serial, description, metrics, world, room })
     }
 
     /// The columns of [`evaluate`](Self::evaluate).
@@ -234,8 +235,8 @@ impl FormulaGuest {
 
 /// A running strategy.
 pub struct StrategyGuest {
-    /// Which version runs.
-    pub generation: Generation,
+    /// What runs.
+    pub decider: Decider,
     /// Tells this guest from every other of this process.
     pub serial: u64,
     /// What it says of itself.
@@ -274,8 +275,9 @@ impl StrategyGuest {
                 name: Arc::clone(name),
                 reason: printable(&reason),
             })?;
-        let (generation, serial) = (module.generation, next_serial());
-        Ok(Self { generation, serial, description, world, room })
+        let decider = Decider { policy: Arc::clone(name), generation: module.generation };
+        let serial = next_serial();
+        Ok(Self { decider, serial, description, world, room })
     }
 
     /// New or changed targets; `hosts` choose for them, at least 1.

@@ -7,9 +7,8 @@
 //! there is none, leaves the last good module.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,6 +16,7 @@ use std::time::{Duration, Instant};
 use super::builtin::BUILTIN;
 use super::engine::PolicyEngine;
 use super::module::{Generation, Module};
+use crate::watch::read;
 
 /// Where a module comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +84,12 @@ impl Library {
         }
     }
 
+    /// Reads another folder from the next scan on. What the old one held is treated as removed.
+    pub fn move_to(&mut self, folder: PathBuf) {
+        self.folder = folder;
+        self.complained = false;
+    }
+
     /// Whether the compiler gives way to everything else from now on.
     pub fn compile_last(&mut self, last: bool) {
         self.engine.limits.compile_last = last;
@@ -135,7 +141,7 @@ impl Library {
         let folder = self.folder.display();
         let paths = match listed {
             Ok(paths) => paths,
-            Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(error) if error.kind() == ErrorKind::NotFound && self.seen.is_empty() => {
                 if !self.complained {
                     tracing::info!(%folder, "no policies folder yet; the built-in policies serve");
                 }
@@ -144,7 +150,11 @@ impl Library {
             }
             Err(error) => {
                 if !self.complained {
-                    tracing::error!(%folder, %error, "cannot list the policies folder, nothing changes");
+                    tracing::error!(
+                        %folder, %error,
+                        "cannot list the policies folder: its policies serve on (an empty folder gives \
+                         their names back to the built-in ones)"
+                    );
                 }
                 self.complained = true;
                 return None;
@@ -282,7 +292,7 @@ impl Library {
 }
 
 /// The name that a file gives its policy; `None`: not a policy file.
-fn policy_name(path: &Path) -> Option<Arc<str>> {
+pub(crate) fn policy_name(path: &Path) -> Option<Arc<str>> {
     let extension = path.extension()?;
     if extension != "wasm" && extension != "formula" {
         return None;
@@ -290,21 +300,4 @@ fn policy_name(path: &Path) -> Option<Arc<str>> {
     // A name that is not UTF-8 or has odd characters cannot be named by a pool either.
     let stem = path.file_stem()?.to_str()?;
     crate::config::is_policy_name(stem).then(|| Arc::from(stem))
-}
-
-/// The whole file, if it is a regular one and not too long. Never waits: a pipe is refused.
-pub(crate) fn read(path: &Path, max: usize) -> Result<Vec<u8>, String> {
-    let open = |error: std::io::Error| format!("cannot be read: {error}");
-    let nonblocking = nix::fcntl::OFlag::O_NONBLOCK.bits();
-    let file = File::options().read(true).custom_flags(nonblocking).open(path).map_err(open)?;
-    let about = file.metadata().map_err(open)?;
-    if !about.is_file() {
-        return Err("not a regular file".to_owned());
-    }
-    let mut bytes = Vec::new();
-    file.take(max as u64 + 1).read_to_end(&mut bytes).map_err(open)?;
-    if bytes.len() > max {
-        return Err(format!("longer than the {max} bytes a policy file may have"));
-    }
-    Ok(bytes)
 }

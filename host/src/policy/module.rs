@@ -7,6 +7,7 @@
 //! never mapped, and a compiler that panics or takes too long is a refused module.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
@@ -60,6 +61,22 @@ impl fmt::Display for Generation {
 impl fmt::Debug for Generation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+/// The version of a policy that decides, with the policy's name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decider {
+    /// The policy.
+    pub policy: Arc<str>,
+    /// Its version.
+    pub generation: Generation,
+}
+
+impl fmt::Display for Decider {
+    /// `name@generation`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.policy, self.generation)
     }
 }
 

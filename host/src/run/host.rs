@@ -18,11 +18,10 @@ use crate::api::{self, View};
 use crate::clock::Clock;
 use crate::config::{HostConfig, PoolConfig, ReportsConfig};
 use crate::fleet::Fleet;
+use crate::pick::Pools;
 use crate::pick::intake::{self, Intake};
-use crate::pick::pool::Pool;
 use crate::pick::score::Scorers;
 use crate::pick::supply::{self, Supply};
-use crate::pick::{Pools, build_pools};
 use crate::policy::{Limits, PolicyEngine};
 use crate::transport::{Batch, Inlet, Place, Status};
 
@@ -67,11 +66,9 @@ impl Host {
         let fleet = Arc::new(RwLock::new(Fleet::new(reports.farm.clone(), config.miss_limit)));
         let (intake_events, intake_queue) = mpsc::sync_channel(intake::QUEUE_MAX);
         let (supply_events, supply_queue) = mpsc::channel();
-        let pools: Vec<Arc<Pool>> = build_pools(pools, &supply_events);
-
-        let scorers = Arc::new(Scorers::new(Arc::clone(&fleet), &pools));
+        let scorers = Arc::new(Scorers::new(Arc::clone(&fleet)));
         let (written, scored) = (Arc::clone(&fleet), Arc::clone(&scorers));
-        let asked = Arc::new(Pools::new(pools.clone(), clock, config.decisions));
+        let asked = Arc::new(Pools::new(clock, config.decisions));
         let (tended, told) = (Arc::clone(&asked), Arc::clone(&changes));
         let intake = Intake::new(written, gate, scored, tended, told);
         let (counts, pulse) = (intake.counts(), intake.pulse());
@@ -79,9 +76,8 @@ impl Host {
             engine,
             config.policies.clone(),
             (supply_events.clone(), supply_queue),
-            pools,
+            Arc::clone(&asked),
             scorers,
-            clock,
             changes,
         );
         let view = Arc::new(View {
@@ -95,7 +91,7 @@ impl Host {
         });
         let threads = vec![
             spawn("loadline-intake", move || intake.run(&intake_queue))?,
-            start_supply(supply).await?,
+            start_supply(supply, pools.to_vec()).await?,
         ];
         let (close, closed) = oneshot::channel::<()>();
         let server = axum::serve(listener, api::router(Arc::clone(&view)))
@@ -221,12 +217,15 @@ fn deliver_to(
 }
 
 /// Starts the policies' thread and waits until it has loaded what is there.
-async fn start_supply(mut supply: Supply) -> Result<JoinHandle<()>, RunError> {
+async fn start_supply(
+    mut supply: Supply,
+    pools: Vec<PoolConfig>,
+) -> Result<JoinHandle<()>, RunError> {
     let (loaded, wait) = oneshot::channel();
     let thread = thread::Builder::new()
         .name("loadline-policies".to_owned())
         .spawn(move || {
-            supply.start();
+            supply.start(&pools);
             loaded.send(()).ok(); // nobody waits if the start was given up
             supply.run();
         })

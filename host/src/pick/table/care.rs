@@ -250,7 +250,7 @@ impl Table {
     }
 
     /// Looks whether enough targets are left, or any.
-    fn weigh(&mut self) {
+    pub(super) fn weigh(&mut self) {
         let live = self.tally.live;
         if live == 0 {
             self.care.first_ms = None;

@@ -1,0 +1,271 @@
+//! Files that may change under a running process: changes on disk in, "look now" out.
+//!
+//! Folders are watched, not files, so that renames, re-creation and swapped links are seen. Events only
+//! say that somebody should look; what changed is found by content. Whoever watches also looks every
+//! [`RESCAN`] by itself: for file systems without events, for folders that come later, and where the
+//! system gives no watch. [`Pace`] says when: after a short quiet, longer while a file is written.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind};
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+
+/// Time between two looks without any event.
+pub const RESCAN: Duration = Duration::from_secs(2);
+/// Time without events after which a burst of changes is over.
+const SETTLE: Duration = Duration::from_millis(100);
+/// The same while a file is open for writing: its end is an event of its own.
+const WRITING: Duration = Duration::from_millis(1_500);
+/// Time after the first event at which is looked however many follow: of whole files, and of files
+/// that are being written.
+const LATEST: (Duration, Duration) = (RESCAN, Duration::from_secs(5));
+
+/// What an event says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hint {
+    /// Something may have changed.
+    Changed,
+    /// A file is being written and is not whole yet.
+    Writing,
+}
+
+/// A watch over some folders; it ends when this is dropped.
+pub struct Watch {
+    watcher: Option<RecommendedWatcher>,
+    /// What is watched, with what tells a folder from another one of its name.
+    watched: BTreeMap<PathBuf, (u64, u64)>,
+    handler: Handler,
+    /// That the system gives no watch was said.
+    complained: bool,
+}
+
+type Handler = Arc<dyn Fn(Event) + Send + Sync>;
+
+impl Watch {
+    /// Watches nothing yet. `look` is called from another thread and must not block; while a file is
+    /// written it is called for those that `is_wanted` by their path.
+    #[must_use]
+    pub fn new(
+        is_wanted: impl Fn(&Path) -> bool + Send + Sync + 'static,
+        look: impl Fn(Hint) + Send + Sync + 'static,
+    ) -> Self {
+        let handler = move |event: Event| {
+            if let Some(hint) = hint_of(&event, &is_wanted) {
+                look(hint);
+            }
+        };
+        let (watched, handler) = (BTreeMap::new(), Arc::new(handler));
+        Self { watcher: None, watched, handler, complained: false }
+    }
+
+    /// Watches these folders, as they are now, and no other. To be called at each look: a folder may
+    /// have been made anew.
+    pub fn keep(&mut self, folders: &[PathBuf]) {
+        let gone: Vec<_> =
+            self.watched.keys().filter(|known| !folders.contains(known)).cloned().collect();
+        for folder in gone {
+            self.unwatch(&folder);
+        }
+        for folder in folders {
+            let about = std::fs::metadata(folder).ok().filter(std::fs::Metadata::is_dir);
+            let found = about.map(|about| (about.dev(), about.ino()));
+            if self.watched.get(folder).copied() == found {
+                continue;
+            }
+            self.unwatch(folder);
+            let Some(found) = found else { continue };
+            match self.watch(folder) {
+                Ok(()) => {
+                    self.watched.insert(folder.clone(), found);
+                    self.complained = false;
+                }
+                Err(error) if !self.complained => {
+                    self.complained = true;
+                    let limit = limit_of(&error);
+                    tracing::warn!(
+                        folder = %folder.display(), %error, limit,
+                        "no watch: changes are noticed every {RESCAN:?} only"
+                    );
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn watch(&mut self, folder: &Path) -> Result<(), notify::Error> {
+        if self.watcher.is_none() {
+            let handler = Arc::clone(&self.handler);
+            let handle = move |event: Result<Event, notify::Error>| match event {
+                Ok(event) => handler(event),
+                Err(error) => {
+                    tracing::warn!(%error, "watching for changes");
+                    handler(Event::new(EventKind::Any));
+                }
+            };
+            self.watcher = Some(notify::recommended_watcher(handle)?);
+        }
+        let watcher = self.watcher.as_mut();
+        watcher.map_or(Ok(()), |watcher| watcher.watch(folder, RecursiveMode::NonRecursive))
+    }
+
+    fn unwatch(&mut self, folder: &Path) {
+        if self.watched.remove(folder).is_some()
+            && let Some(watcher) = &mut self.watcher
+        {
+            // The kernel has ended the watch of a folder that is gone.
+            watcher.unwatch(folder).ok();
+        }
+    }
+}
+
+/// The limit that the system's refusal is about, as its administrator knows it.
+fn limit_of(error: &notify::Error) -> Option<&'static str> {
+    let too_many_instances =
+        |error: &std::io::Error| error.raw_os_error() == Some(nix::errno::Errno::EMFILE as i32);
+    match &error.kind {
+        notify::ErrorKind::MaxFilesWatch => Some("fs.inotify.max_user_watches"),
+        notify::ErrorKind::Io(error) if too_many_instances(error) => {
+            Some("fs.inotify.max_user_instances")
+        }
+        _ => None,
+    }
+}
+
+/// What an event means; `None`: nothing. Reading a file is no change, or our own would be one.
+fn hint_of(event: &Event, is_wanted: &impl Fn(&Path) -> bool) -> Option<Hint> {
+    if event.need_rescan() {
+        return Some(Hint::Changed); // events were lost
+    }
+    let of_wanted = || event.paths.is_empty() || event.paths.iter().any(|path| is_wanted(path));
+    match event.kind {
+        EventKind::Access(AccessKind::Close(AccessMode::Write)) => {
+            of_wanted().then_some(Hint::Changed)
+        }
+        EventKind::Access(_) => None,
+        EventKind::Modify(ModifyKind::Data(_)) | EventKind::Create(CreateKind::File) => {
+            of_wanted().then_some(Hint::Writing)
+        }
+        _ => Some(Hint::Changed),
+    }
+}
+
+/// When to look next.
+#[derive(Debug)]
+pub struct Pace {
+    next: Instant,
+    /// When the first event since the last look came.
+    first: Option<Instant>,
+}
+
+impl Pace {
+    /// Looked now.
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        Self { next: now + RESCAN, first: None }
+    }
+
+    /// When to look.
+    #[must_use]
+    pub fn due(&self) -> Instant {
+        self.next
+    }
+
+    /// An event came.
+    pub fn note(&mut self, hint: Hint, now: Instant) {
+        let first = *self.first.get_or_insert(now);
+        self.next = match hint {
+            Hint::Changed => (now + SETTLE).min(first + LATEST.0),
+            Hint::Writing => (now + WRITING).min(first + LATEST.1),
+        };
+    }
+
+    /// Somebody wants a look at once.
+    pub fn hurry(&mut self, now: Instant) {
+        self.next = now;
+    }
+
+    /// A look begins: what happens from now on is for the next one.
+    pub fn looked(&mut self, now: Instant) {
+        *self = Self::new(now);
+    }
+}
+
+/// The whole file, if it is a regular one and not too long. Never waits: a pipe is refused.
+///
+/// # Errors
+/// Why there is no content.
+pub fn read(path: &Path, max: usize) -> Result<Vec<u8>, String> {
+    let open = |error: std::io::Error| format!("cannot be read: {error}");
+    let nonblocking = nix::fcntl::OFlag::O_NONBLOCK.bits();
+    let file = File::options().read(true).custom_flags(nonblocking).open(path).map_err(open)?;
+    let about = file.metadata().map_err(open)?;
+    if !about.is_file() {
+        return Err("not a regular file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    file.take(max as u64 + 1).read_to_end(&mut bytes).map_err(open)?;
+    if bytes.len() > max {
+        return Err(format!("longer than the {max} bytes it may have"));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_ends_with_a_short_quiet_and_a_file_that_is_written_gets_longer() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        assert_eq!(pace.due(), start + RESCAN);
+        pace.note(Hint::Writing, start);
+        assert_eq!(pace.due(), start + WRITING, "also later than the usual look");
+        let closed = start + WRITING / 2;
+        pace.note(Hint::Changed, closed);
+        assert_eq!(pace.due(), closed + SETTLE);
+        pace.looked(closed + SETTLE);
+        assert_eq!(pace.due(), closed + SETTLE + RESCAN);
+    }
+
+    #[test]
+    fn events_without_end_do_not_put_the_look_off_for_ever() {
+        let start = Instant::now();
+        for (hint, latest) in [(Hint::Changed, LATEST.0), (Hint::Writing, LATEST.1)] {
+            let mut pace = Pace::new(start);
+            for tenth in 0..100 {
+                pace.note(hint, start + SETTLE / 2 * tenth);
+            }
+            assert!(pace.due() <= start + latest);
+        }
+    }
+
+    #[test]
+    fn lost_events_and_renames_are_changes_and_reading_is_none() {
+        let config = |path: &Path| path.ends_with("c.toml");
+        let event = |kind| Event::new(kind).add_path("/etc/c.toml".into());
+        let other = |kind| Event::new(kind).add_path("/etc/log".into());
+        let data = EventKind::Modify(ModifyKind::Data(notify::event::DataChange::Any));
+        let closed = EventKind::Access(AccessKind::Close(AccessMode::Write));
+        let read = EventKind::Access(AccessKind::Close(AccessMode::Read));
+        let renamed = EventKind::Modify(ModifyKind::Name(notify::event::RenameMode::To));
+        let lost = Event::new(EventKind::Other).set_flag(notify::event::Flag::Rescan);
+        for (event, hint) in [
+            (event(data), Some(Hint::Writing)),
+            (event(closed), Some(Hint::Changed)),
+            (event(read), None),
+            (other(data), None),
+            (other(closed), None),
+            (other(renamed), Some(Hint::Changed)),
+            (lost, Some(Hint::Changed)),
+        ] {
+            assert_eq!(hint_of(&event, &config), hint, "{event:?}");
+        }
+    }
+}
