@@ -7,28 +7,34 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use crate::support::{Farm, get, program};
 
 /// A running process, killed if the test ends early.
-struct Process {
-    child: Child,
+pub(crate) struct Process {
+    pub(crate) child: Child,
     stderr: Lines<BufReader<ChildStderr>>,
 }
 
 impl Process {
     /// Starts in a folder of its own with this configuration.
-    fn start(folder: &tempfile::TempDir, config: &str, arguments: &[&str]) -> Self {
+    pub(crate) fn start(folder: &tempfile::TempDir, config: &str, arguments: &[&str]) -> Self {
         std::fs::write(folder.path().join("loadline.toml"), config).unwrap();
-        let mut child = command(folder)
-            .args(arguments)
-            .stderr(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut command = command(folder);
+        command.args(arguments);
+        Self::of(command)
+    }
+
+    /// Starts this.
+    pub(crate) fn of(mut command: Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap()).lines();
         Self { child, stderr }
     }
 
     /// Reads its messages until one contains this.
-    fn until(&mut self, words: &str) -> String {
-        let mut seen = Vec::new();
+    pub(crate) fn until(&mut self, words: &str) -> String {
+        self.until_with(words, &mut Vec::new())
+    }
+
+    /// The same, with those that came before it.
+    pub(crate) fn until_with(&mut self, words: &str, seen: &mut Vec<String>) -> String {
         for line in self.stderr.by_ref() {
             let line = line.unwrap();
             if line.contains(words) {
@@ -40,7 +46,7 @@ impl Process {
     }
 
     /// Sends a signal and waits; the exit code.
-    fn end(mut self, signal: &str) -> Option<i32> {
+    pub(crate) fn end(mut self, signal: &str) -> Option<i32> {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
         for line in self.stderr.by_ref() {
@@ -57,7 +63,7 @@ impl Drop for Process {
     }
 }
 
-fn command(folder: &tempfile::TempDir) -> Command {
+pub(crate) fn command(folder: &tempfile::TempDir) -> Command {
     let mut command = Command::new(program());
     command.current_dir(folder.path()).env_remove("LOADLINE_CONFIG").env_remove("LOADLINE_LOG");
     command
@@ -68,7 +74,7 @@ fn run(arguments: &[&str]) -> Output {
     command(&folder).args(arguments).output().unwrap()
 }
 
-const QUICK: &str = r#"
+pub(crate) const QUICK: &str = r#"
     [agent]
     machine = "here"
     interval = "10s"

@@ -74,6 +74,19 @@ impl Farm {
         self.loadline.as_ref().and_then(Loadline::host).unwrap()
     }
 
+    /// The configuration in force.
+    pub(crate) fn config(&self) -> Config {
+        self.loadline.as_ref().unwrap().config().clone()
+    }
+
+    /// Changes the configuration; what could not be done.
+    pub(crate) async fn apply(&mut self, change: impl FnOnce(&mut Config)) -> Vec<String> {
+        let mut config = self.config();
+        change(&mut config);
+        let problems = self.loadline.as_mut().unwrap().apply(&config).await;
+        problems.iter().map(ToString::to_string).collect()
+    }
+
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.host().http_address())
     }

@@ -9,6 +9,8 @@ mod support;
 mod twins;
 
 mod api;
+mod config;
+mod config_file;
 mod corpus;
 mod entry;
 mod faults;

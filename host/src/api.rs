@@ -1,30 +1,35 @@
 //! HTTP in, JSON (or one line of text) out: the only place that knows either.
 //!
 //! Handlers ask the pools, the fleet and the policies and translate; they decide nothing. [`body`]
-//! and [`decision`] are the JSON shapes, [`outcome`] reads what applications report, [`refusal`] shows
-//! whose reports are refused, [`error`] is the one place that knows status codes, [`mod@metrics`] what
-//! Prometheus reads. A request waits for its guest's deadlines at most.
+//! and [`decision`] are the JSON shapes, [`serve`] takes connections, [`outcome`] reads what
+//! applications report, [`refusal`] shows whose reports are refused, [`error`] is the one place that
+//! knows status codes, [`mod@metrics`] what Prometheus reads. A request waits for its guest's deadlines
+//! at most.
 
 mod body;
+mod config;
 mod decision;
 mod error;
 mod metrics;
 mod outcome;
 mod refusal;
+pub mod serve;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{FromRequestParts, Path, RawQuery, State};
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use parking_lot::RwLock;
 
+use crate::config::ConfigState;
 use crate::fleet::{Fleet, Machine};
 use crate::pick::supply::Board;
 use crate::pick::{Pools, intake, pick};
@@ -41,6 +46,8 @@ pub struct View {
     pub fleet: Arc<RwLock<Fleet>>,
     /// For policies.
     pub board: Board,
+    /// For what is known of the configuration.
+    pub config: ConfigState,
     /// For metrics.
     pub intake: Arc<intake::Counts>,
     /// Whether this process listens.
@@ -49,6 +56,18 @@ pub struct View {
     pub transport: Arc<crate::transport::Status>,
     /// Set when the process is stopping: not ready any more.
     pub stopping: AtomicBool,
+}
+
+/// The name in a path, decoded once.
+struct Name(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Name {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let name = Path::<String>::from_request_parts(parts, state).await;
+        name.map(|Path(name)| Self(name)).map_err(|_| ApiError::not_utf8("name"))
+    }
 }
 
 /// The whole API.
@@ -65,6 +84,7 @@ pub fn router(view: Arc<View>) -> Router {
         .route("/v1/refused", get(refused))
         .route("/v1/policies", get(policies))
         .route("/v1/policies/{name}", get(policy))
+        .route("/v1/config", get(config_state))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
@@ -98,10 +118,7 @@ async fn outcomes(
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn end_lease(
-    State(view): State<Arc<View>>,
-    Path(id): Path<String>,
-) -> Result<StatusCode, ApiError> {
+async fn end_lease(State(view): State<Arc<View>>, Name(id): Name) -> Result<StatusCode, ApiError> {
     let was_open = view.pools.close_lease(&id);
     was_open.then_some(StatusCode::NO_CONTENT).ok_or_else(|| ApiError::unknown_lease(&id))
 }
@@ -119,7 +136,7 @@ async fn decisions(
 
 async fn one_decision(
     State(view): State<Arc<View>>,
-    Path(id): Path<String>,
+    Name(id): Name,
 ) -> Result<Json<decision::Decision>, ApiError> {
     let decision = view.pools.decision(&id).ok_or_else(|| ApiError::unknown_decision(&id))?;
     let service = decision.pool.service();
@@ -145,7 +162,7 @@ async fn machines(State(view): State<Arc<View>>) -> Json<Vec<body::Machine>> {
 
 async fn machine(
     State(view): State<Arc<View>>,
-    Path(name): Path<String>,
+    Name(name): Name,
 ) -> Result<Json<body::Machine>, ApiError> {
     let targets = body::Targets::of(&view.pools);
     let fleet = view.fleet.read();
@@ -166,12 +183,16 @@ async fn policies(State(view): State<Arc<View>>) -> Json<Vec<body::Policy>> {
 
 async fn policy(
     State(view): State<Arc<View>>,
-    Path(name): Path<String>,
+    Name(name): Name,
 ) -> Result<Json<body::Policy>, ApiError> {
     let board = Arc::clone(&view.board.lock());
     let (name, entry) =
         board.get_key_value(&*name).ok_or_else(|| ApiError::unknown_policy(&name))?;
     Ok(Json(body::Policy::of(name, entry, &view.pools)))
+}
+
+async fn config_state(State(view): State<Arc<View>>) -> Json<config::Config> {
+    Json(config::Config::of(view.config.get()))
 }
 
 async fn ready(State(view): State<Arc<View>>) -> (StatusCode, &'static str) {

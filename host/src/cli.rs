@@ -8,7 +8,7 @@ mod banner;
 mod sim;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -16,17 +16,15 @@ use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{
-    AgentConfig, Config, ConfigError, DEFAULT_FILE, Destination, HostConfig, Problem, RelayConfig,
+    Config, ConfigError, DEFAULT_FILE, Destination, Origin, Problem, RelayConfig, Role,
 };
-use crate::run::{Loadline, RunError, RunningRelay};
+use crate::run::{Loadline, Reload, RunError, RunningRelay};
 use crate::telemetry::{self, LogFormat};
 
 /// A wrong command line or configuration (`EX_USAGE`).
 const USAGE: u8 = 64;
 /// Time for what still reads a file or a page when everything else has ended.
 const END_WAIT: Duration = Duration::from_secs(1);
-/// Read when no file is named, if it exists.
-const USUAL_FILE: &str = "loadline.toml";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -144,49 +142,44 @@ pub fn main() -> ExitCode {
 }
 
 fn perform(args: Args) -> Result<(), Failure> {
-    let file = args.config.as_deref();
+    let origin = |role| Origin::new(args.config.clone(), variables(), role);
     match args.command.unwrap_or(Command::Run) {
-        Command::Config(command) => config_command(&command, file),
+        Command::Config(command) => config_command(&command, &origin(Role::AsWritten)),
         Command::Pick(question) => ask::ask(&question).map(|answer| say(&answer)).map_err(other),
         #[cfg(feature = "host")]
         Command::Sim(arguments) => {
-            let policies = load(file)?.host.unwrap_or_default().policies;
+            let policies = origin(Role::Host).load()?.host.unwrap_or_default().policies;
             sim::sim(&arguments, &policies).map(|result| say(&result))
         }
         Command::Relay(arguments) => {
-            let config = relay_config(load(file)?, &arguments)?;
+            let config = relay_config(origin(Role::AsWritten).load()?, &arguments)?;
             telemetry::start(args.log_format, &args.log)
                 .map_err(|error| Failure::Other(format!("--log {}: {error}", args.log)))?;
             run_relay(&config)
         }
-        role => {
-            let mut config = load(file)?;
-            match role {
-                Command::Agent => {
-                    config.host = None;
-                    config.agent.get_or_insert_with(AgentConfig::default);
-                }
-                Command::Host => {
-                    config.agent = None;
-                    config.host.get_or_insert_with(HostConfig::default);
-                }
-                _ if cfg!(not(feature = "host")) && file.is_none() => config.host = None,
-                _ => {}
-            }
+        command => {
+            let role = match command {
+                Command::Agent => Role::Agent,
+                Command::Host => Role::Host,
+                _ => Role::AsWritten,
+            };
             telemetry::start(args.log_format, &args.log)
                 .map_err(|error| Failure::Other(format!("--log {}: {error}", args.log)))?;
-            run(config)
+            run(origin(role))
         }
     }
 }
 
-fn config_command(command: &ConfigCommand, file: Option<&Path>) -> Result<(), Failure> {
+fn config_command(command: &ConfigCommand, origin: &Origin) -> Result<(), Failure> {
     match command {
         ConfigCommand::Default => say(DEFAULT_FILE.trim_end()),
-        ConfigCommand::Print => say(load(file)?.to_toml().trim_end()),
+        ConfigCommand::Print => {
+            let config = origin.load()?;
+            say(&format!("{}{}", origin.told()?, config.to_toml().trim_end()));
+        }
         ConfigCommand::Check => {
-            let config = load(file)?;
-            config.reports.keyring()?;
+            let config = origin.load()?;
+            config.secrets()?;
             for warning in config.reports.warnings(config.host.is_some()) {
                 complain(&format!("warning: {warning}"));
             }
@@ -196,31 +189,44 @@ fn config_command(command: &ConfigCommand, file: Option<&Path>) -> Result<(), Fa
     Ok(())
 }
 
-fn load(file: Option<&Path>) -> Result<Config, Failure> {
-    let usual = Path::new(USUAL_FILE);
-    let file = file.or_else(|| usual.exists().then_some(usual));
-    let mut config = file.map_or_else(|| Ok(Config::default()), Config::load)?;
-    config.reports.take_secrets(|name| std::env::var(name).ok());
-    Ok(config)
+/// The environment.
+fn variables() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().map(|(name, value)| {
+        (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
+    })
 }
 
-fn run(config: Config) -> Result<(), Failure> {
+fn run(origin: Origin) -> Result<(), Failure> {
     let runtime = tokio::runtime::Runtime::new().map_err(other)?;
-    let result = runtime.block_on(run_until_told(config));
+    let result = runtime.block_on(run_until_told(origin));
     // A source that hangs in the kernel must not keep the process from ending.
     runtime.shutdown_timeout(END_WAIT);
     result
 }
 
-async fn run_until_told(config: Config) -> Result<(), Failure> {
+async fn run_until_told(origin: Origin) -> Result<(), Failure> {
+    let written = origin.read()?;
+    let config = origin.check(&written)?;
     // Before anything runs: a signal that comes early must not be lost.
     let mut terminate = signal(SignalKind::terminate()).map_err(other)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(other)?;
-    let loadline = Loadline::start(config.clone()).await?;
+    let mut hang_up = signal(SignalKind::hangup()).map_err(other)?;
+    let mut loadline = Loadline::start(config.clone()).await?;
     complain(&banner::text(&config, &loadline));
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    let mut reload = Reload::new(origin, written, &loadline);
+    loop {
+        let follow = async {
+            let asked = tokio::select! {
+                () = reload.due() => false,
+                _ = hang_up.recv() => true,
+            };
+            reload.look(&mut loadline, asked).await;
+        };
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            () = follow => {}
+        }
     }
     tracing::info!("stopping");
     loadline.stop().await;
@@ -234,7 +240,7 @@ fn relay_config(mut config: Config, arguments: &RelayArguments) -> Result<Config
     for text in &arguments.to {
         let destination = Destination::parse(text).ok_or_else(|| {
             let what = format!("{text:?} is not of the form udp://HOST:12000 or tcp://HOST:12000");
-            Failure::Config(ConfigError { problems: vec![Problem { key: String::new(), what }] })
+            Failure::Config(Problem::of_all(what).into())
         })?;
         relay.send_to.push(destination);
     }

@@ -2,16 +2,20 @@
 //!
 //! Durations are `Duration` here and `"500ms"` in the file; ratios are 0 to 1. No `Option` means
 //! "default": defaults are filled in, so that `loadline config print` shows what is in force. The
-//! environment is not read here, and secrets are named by file, never held.
+//! environment is not read here but handed to an [`Origin`], and secrets are named by file, never held.
 
 mod agent;
+mod change;
+mod document;
 mod keys;
 mod machine;
+mod origin;
 mod preset;
 mod read;
 mod relay;
 mod reports;
 mod source;
+mod state;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
+use sha2::{Digest, Sha256};
 
 use crate::report::gate::SKEW_MAX;
 use crate::report::is_name;
@@ -27,9 +32,13 @@ use agent::agent;
 pub use agent::{
     AgentConfig, EVERY_MIN, MetricConfig, PushAddress, ServiceConfig, TIMEOUT_MAX, WINDOW_MAX,
 };
+pub use change::{Change, changes};
+use document::Document;
+pub use document::{Place, VARIABLE_PREFIX};
 pub use keys::{AllowConfig, KeyConfig, Secret, SecretSource};
 pub use machine::MachineConfig;
 use machine::machine;
+pub use origin::{Origin, Role, USUAL_FILE, Written};
 pub use preset::PRESETS;
 use read::Section;
 pub(crate) use read::nearest;
@@ -39,6 +48,7 @@ pub use source::{
     Fold, Label, Labels, MetricSource, NginxField, Of, Part, Query, Selector, SourceKind,
     SystemMetric, SystemSource, Term,
 };
+pub use state::{ConfigState, InForce};
 
 /// The annotated file with every key and its default.
 pub const DEFAULT_FILE: &str = include_str!("../../config/loadline.toml");
@@ -103,6 +113,22 @@ pub struct ReportsConfig {
     pub max_skew: Duration,
     /// Where machines may report from; the first one that fits a name counts.
     pub allow: Vec<AllowConfig>,
+}
+
+impl ReportsConfig {
+    /// Whether a host hears the same datagrams by both; what it makes of them may differ.
+    #[must_use]
+    pub fn is_heard_like(&self, other: &Self) -> bool {
+        let Self { farm, ttl, send_to, keys, max_skew, allow, .. } = self.clone();
+        *self == Self { farm, ttl, send_to, keys, max_skew, allow, ..other.clone() }
+    }
+
+    /// Whether an agent sends to the same places by both; what it sends may differ.
+    #[must_use]
+    pub fn is_sent_like(&self, other: &Self) -> bool {
+        let Self { farm, tcp, silence, keys, max_skew, allow, .. } = self.clone();
+        *self == Self { farm, tcp, silence, keys, max_skew, allow, ..other.clone() }
+    }
 }
 
 /// `[host]`
@@ -196,25 +222,65 @@ impl Default for HealthConfig {
 pub struct Problem {
     /// The key with its path, `agent.metric[0].every`; empty: the file as a whole.
     pub key: String,
+    /// Where it was written; `None`: nowhere.
+    pub place: Option<Place>,
     /// What is wrong and what would be right.
     pub what: String,
+}
+
+impl Problem {
+    /// A problem of a key.
+    pub(crate) fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { key: key.into(), place: None, what: what.into() }
+    }
+
+    /// A problem of the file as a whole.
+    pub(crate) fn of_all(what: impl Into<String>) -> Self {
+        Self::new("", what)
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let colon = if self.key.is_empty() { "" } else { ": " };
+        write!(f, "{}{colon}{}", self.key, self.what)
+    }
 }
 
 /// Everything wrong with a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigError {
+    /// Where it was read; `None`: from no file.
+    pub file: Option<PathBuf>,
     /// In the order of the file's sections.
     pub problems: Vec<Problem>,
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, Problem { key, what }) in self.problems.iter().enumerate() {
-            let line = if index == 0 { "" } else { "\n" };
-            let colon = if key.is_empty() { "" } else { ": " };
-            write!(f, "{line}{key}{colon}{what}")?;
+        for (index, problem) in self.problems.iter().enumerate() {
+            let end = if index == 0 { "" } else { "\n" };
+            match (&problem.place, &self.file) {
+                (Some(Place::Line(line)), Some(file)) => {
+                    write!(f, "{end}{}:{line}: {problem}", file.display())?;
+                }
+                (Some(Place::Variable(name)), _) => write!(f, "{end}{name}: {problem}")?,
+                _ => write!(f, "{end}{problem}")?,
+            }
         }
         Ok(())
+    }
+}
+
+impl From<Vec<Problem>> for ConfigError {
+    fn from(problems: Vec<Problem>) -> Self {
+        Self { file: None, problems }
+    }
+}
+
+impl From<Problem> for ConfigError {
+    fn from(problem: Problem) -> Self {
+        vec![problem].into()
     }
 }
 
@@ -266,13 +332,7 @@ impl Config {
     /// # Errors
     /// Every problem of the file, or that it cannot be read.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|error| ConfigError {
-            problems: vec![Problem {
-                key: String::new(),
-                what: format!("cannot read {}: {error}", path.display()),
-            }],
-        })?;
-        Self::parse(&text)
+        Origin::new(Some(path.to_owned()), std::iter::empty(), Role::AsWritten).load()
     }
 
     /// Checks a file's text.
@@ -280,11 +340,12 @@ impl Config {
     /// # Errors
     /// Every problem of the text.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let table = text.parse::<toml::Table>().map_err(|error| ConfigError {
-            problems: vec![Problem { key: String::new(), what: error.to_string() }],
-        })?;
-        let mut problems = Vec::new();
-        let mut root = Section::new(table, String::new(), &mut problems);
+        Self::from_document(Document::parse(text)?)
+    }
+
+    fn from_document(document: Document) -> Result<Self, ConfigError> {
+        let Document { table, places, mut problems } = document;
+        let mut root = Section::new(table, String::new(), &places, &mut problems);
         let config = Self {
             agent: root.section("agent").map(agent),
             reports: root.section("reports").map_or_else(ReportsConfig::default, reports),
@@ -295,7 +356,31 @@ impl Config {
         };
         root.finish();
         config.check_together(&mut problems);
-        if problems.is_empty() { Ok(config) } else { Err(ConfigError { problems }) }
+        for problem in &mut problems {
+            problem.place = problem.place.take().or_else(|| places.of(&problem.key).cloned());
+        }
+        if problems.is_empty() { Ok(config) } else { Err(problems.into()) }
+    }
+
+    /// Tells what the secret files hold now from what they held.
+    ///
+    /// # Errors
+    /// Every secret file that cannot be used.
+    pub fn secrets(&self) -> Result<[u8; 32], ConfigError> {
+        self.reports.keyring()?;
+        let mut digest = Sha256::new();
+        for file in self.secret_files() {
+            // What cannot be read any more is no secret: seen at the next look.
+            let secret = std::fs::read(file).unwrap_or_default();
+            digest.update(Sha256::digest(secret.trim_ascii()));
+        }
+        Ok(digest.finalize().into())
+    }
+
+    /// The files that hold secrets.
+    #[must_use]
+    pub fn secret_files(&self) -> Vec<&Path> {
+        self.reports.secret_files().collect()
     }
 
     /// The configuration in force, as a file.
@@ -305,7 +390,7 @@ impl Config {
     }
 
     fn check_together(&self, problems: &mut Vec<Problem>) {
-        let mut report = |key: String, what: String| problems.push(Problem { key, what });
+        let mut report = |key: String, what: String| problems.push(Problem::new(key, what));
         if self.agent.is_none() && self.host.is_none() && self.relay.is_none() {
             let what = "nothing to do: write [agent], [host] or both (without any file both run)";
             report(String::new(), what.to_owned());

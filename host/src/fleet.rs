@@ -123,6 +123,13 @@ impl Fleet {
         report.farm == self.farm
     }
 
+    /// Takes another farm's reports from now on, or has another patience. Machines of the old farm
+    /// are gone when their reports count no more.
+    pub fn configure(&mut self, farm: String, miss_limit: u32) {
+        self.farm = farm;
+        self.rule.miss_limit = miss_limit;
+    }
+
     /// Takes a report, if it is newer than what is known.
     pub fn apply(&mut self, report: &Report<'_>, from: IpAddr, received_ms: u64) -> Applied {
         if !self.is_of_farm(report) {

@@ -2,7 +2,8 @@
 //!
 //! The agent is one task that samples and one that sends; the host is a task that receives, one that
 //! serves HTTP, a thread for the walk of reports and one for policies. [`Loadline::stop`] says that
-//! the machine leaves, finishes open requests and joins the threads. Ports may be 0: the ones in use
+//! the machine leaves, finishes open requests and joins the threads. [`Loadline::apply`] changes the
+//! configuration while it runs, [`Reload`] says when. Ports may be 0: the ones in use
 //! are told by the running [`Loadline`], and an agent in the same process uses them.
 
 #[cfg(feature = "agent")]
@@ -13,15 +14,19 @@ mod host;
 mod machines;
 mod judge;
 mod relay;
+mod reload;
 
 use std::io;
 use std::net::SocketAddr;
 
-use crate::config::{Config, ConfigError};
+#[cfg(feature = "agent")]
+use crate::config::ReportsConfig;
+use crate::config::{Config, ConfigError, ConfigState, Problem};
 
 #[cfg(feature = "host")]
 pub use host::Host;
 pub use relay::RunningRelay;
+pub use reload::Reload;
 
 /// Why nothing was started.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +66,10 @@ pub enum RunError {
 
 /// A running process.
 pub struct Loadline {
+    config: Config,
+    /// What its secret files held when they were read.
+    secrets: [u8; 32],
+    state: ConfigState,
     #[cfg(feature = "host")]
     host: Option<Host>,
     #[cfg(feature = "host")]
@@ -75,20 +84,18 @@ impl Loadline {
     /// # Errors
     /// What could not be started; nothing runs then.
     pub async fn start(config: Config) -> Result<Self, RunError> {
-        #[cfg(not(feature = "host"))]
-        if config.host.is_some() {
-            return Err(RunError::NotBuilt("host"));
-        }
-        #[cfg(not(feature = "agent"))]
-        if config.agent.is_some() {
-            return Err(RunError::NotBuilt("agent"));
-        }
+        is_built(&config)?;
         for warning in config.reports.warnings(config.host.is_some()) {
             tracing::warn!("{warning}");
         }
+        let state = ConfigState::default();
+        let secrets = config.secrets()?;
         #[cfg(feature = "host")]
         let host = match &config.host {
-            Some(host) => Some(Host::start(host, &config.reports, &config.pools).await?),
+            Some(host) => {
+                let (reports, pools) = (&config.reports, &config.pools);
+                Some(Host::start(host, reports, pools, state.clone()).await?)
+            }
             None => None,
         };
         #[cfg(feature = "host")]
@@ -97,27 +104,124 @@ impl Loadline {
         if let Some(host) = &host {
             machines.apply(&config.machines, &config.reports, false, host.ear())?;
         }
-        #[cfg(feature = "agent")]
-        let agent = config
-            .agent
-            .map(|agent| {
-                #[cfg_attr(not(feature = "host"), expect(unused_mut, reason = "the host's port"))]
-                let mut reports = config.reports.clone();
-                #[cfg(feature = "host")]
-                if let Some(host) = &host {
-                    reports.groups.port = host.report_port();
-                }
-                agent::Running::start(agent, &reports)
-            })
-            .transpose()?;
-        Ok(Self {
+        #[cfg_attr(not(feature = "agent"), expect(unused_mut, reason = "the agent comes last"))]
+        let mut loadline = Self {
+            secrets,
+            state,
             #[cfg(feature = "host")]
             host,
             #[cfg(feature = "host")]
             machines,
             #[cfg(feature = "agent")]
-            agent,
-        })
+            agent: None,
+            config,
+        };
+        #[cfg(feature = "agent")]
+        if let Some(agent) = loadline.config.agent.clone() {
+            let reports = loadline.agents_reports(&loadline.config);
+            loadline.agent = Some(agent::Running::start(agent, &reports)?);
+        }
+        Ok(loadline)
+    }
+
+    /// Becomes what another configuration asks for, while it runs: no report and no request is lost.
+    /// Applying the same one again does only what could not be done before.
+    ///
+    /// What could not be done is returned; that part stays as it was.
+    pub async fn apply(&mut self, config: &Config) -> Vec<Problem> {
+        if let Err(error) = is_built(config) {
+            return vec![Problem::of_all(error.to_string())];
+        }
+        let secrets = match config.secrets() {
+            Ok(secrets) => secrets,
+            Err(error) => return error.problems,
+        };
+        let mut problems = Vec::new();
+        #[cfg(feature = "host")]
+        problems.extend(self.apply_host(config).await);
+        #[cfg(feature = "host")]
+        problems.extend(self.apply_machines(config, secrets != self.secrets).await);
+        #[cfg(feature = "agent")]
+        problems.extend(self.apply_agent(config, secrets != self.secrets).await);
+        self.secrets = secrets;
+        self.config = config.clone();
+        problems
+    }
+
+    #[cfg(feature = "host")]
+    async fn apply_host(&mut self, config: &Config) -> Vec<Problem> {
+        let (reports, pools) = (&config.reports, &config.pools);
+        match (&config.host, &mut self.host) {
+            (Some(wanted), Some(host)) => host.apply(wanted, reports, pools).await,
+            (Some(wanted), None) => {
+                match Host::start(wanted, reports, pools, self.state.clone()).await {
+                    Ok(host) => self.host = Some(host),
+                    Err(RunError::Config(error)) => return error.problems,
+                    Err(error) => return vec![Problem::new("host", error.to_string())],
+                }
+                Vec::new()
+            }
+            (None, _) => {
+                if let Some(host) = self.host.take() {
+                    host.close().await.end().await;
+                }
+                Vec::new()
+            }
+        }
+    }
+
+    /// The machines that the host reads by itself.
+    #[cfg(feature = "host")]
+    async fn apply_machines(&mut self, config: &Config, secrets_changed: bool) -> Vec<Problem> {
+        let (old, new) = (&self.config.reports, &config.reports);
+        let anew = secrets_changed || old.farm != new.farm || old.keys != new.keys;
+        let Some(host) = &self.host else {
+            std::mem::take(&mut self.machines).stop().await;
+            return Vec::new();
+        };
+        let applied = self.machines.apply(&config.machines, new, anew, host.ear());
+        applied.err().map_or_else(Vec::new, |error| error.problems)
+    }
+
+    #[cfg(feature = "agent")]
+    async fn apply_agent(&mut self, config: &Config, secrets_changed: bool) -> Vec<Problem> {
+        let reports = self.agents_reports(config);
+        let applied = match (&config.agent, &mut self.agent) {
+            (Some(wanted), Some(agent)) => agent.apply(wanted, &reports, secrets_changed),
+            (Some(wanted), None) => agent::Running::start(wanted.clone(), &reports)
+                .map(|agent| self.agent = Some(agent)),
+            (None, _) => {
+                if let Some(agent) = self.agent.take() {
+                    agent.stop().await;
+                }
+                Ok(())
+            }
+        };
+        applied.err().map_or_else(Vec::new, |error| error.problems)
+    }
+
+    /// How the agent of this process sends: to the port that its host has.
+    #[cfg(feature = "agent")]
+    fn agents_reports(&self, config: &Config) -> ReportsConfig {
+        #[cfg_attr(not(feature = "host"), expect(unused_mut, reason = "the host's port"))]
+        let mut reports = config.reports.clone();
+        #[cfg(feature = "host")]
+        if let Some(host) = &self.host {
+            reports.groups.port = host.report_port();
+        }
+        reports
+    }
+
+    /// The configuration that was started or applied last.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What is shown of the configuration.
+    #[must_use]
+    pub fn state(&self) -> &ConfigState {
+        &self.state
     }
 
     /// The host, if this process is one.
@@ -145,5 +249,18 @@ impl Loadline {
         if let Some(host) = stopping {
             host.end().await;
         }
+    }
+}
+
+/// Whether this program has the roles that a configuration asks for.
+fn is_built(config: &Config) -> Result<(), RunError> {
+    match config {
+        Config { host: Some(_), .. } if cfg!(not(feature = "host")) => {
+            Err(RunError::NotBuilt("host"))
+        }
+        Config { agent: Some(_), .. } if cfg!(not(feature = "agent")) => {
+            Err(RunError::NotBuilt("agent"))
+        }
+        _ => Ok(()),
     }
 }

@@ -38,8 +38,8 @@ pub enum Hint {
 /// A watch over some folders; it ends when this is dropped.
 pub struct Watch {
     watcher: Option<RecommendedWatcher>,
-    /// What is watched, with what tells a folder from another one of its name.
-    watched: BTreeMap<PathBuf, (u64, u64)>,
+    /// What is watched, by what tells a folder from another one of its name: device and inode.
+    watched: BTreeMap<(u64, u64), PathBuf>,
     handler: Handler,
     /// That the system gives no watch was said.
     complained: bool,
@@ -67,22 +67,25 @@ impl Watch {
     /// Watches these folders, as they are now, and no other. To be called at each look: a folder may
     /// have been made anew.
     pub fn keep(&mut self, folders: &[PathBuf]) {
-        let gone: Vec<_> =
-            self.watched.keys().filter(|known| !folders.contains(known)).cloned().collect();
-        for folder in gone {
-            self.unwatch(&folder);
-        }
+        // One folder under two names has one watch in the kernel, and so here.
+        let mut found = BTreeMap::new();
         for folder in folders {
             let about = std::fs::metadata(folder).ok().filter(std::fs::Metadata::is_dir);
-            let found = about.map(|about| (about.dev(), about.ino()));
-            if self.watched.get(folder).copied() == found {
+            found.extend(about.map(|about| ((about.dev(), about.ino()), folder)));
+        }
+        let gone = self.watched.extract_if(.., |folder, _| !found.contains_key(folder));
+        for (_, folder) in gone {
+            if let Some(watcher) = &mut self.watcher {
+                watcher.unwatch(&folder).ok(); // the kernel has ended that of a folder that is gone
+            }
+        }
+        for (identity, folder) in found {
+            if self.watched.contains_key(&identity) {
                 continue;
             }
-            self.unwatch(folder);
-            let Some(found) = found else { continue };
             match self.watch(folder) {
                 Ok(()) => {
-                    self.watched.insert(folder.clone(), found);
+                    self.watched.insert(identity, folder.clone());
                     self.complained = false;
                 }
                 Err(error) if !self.complained => {
@@ -112,15 +115,6 @@ impl Watch {
         }
         let watcher = self.watcher.as_mut();
         watcher.map_or(Ok(()), |watcher| watcher.watch(folder, RecursiveMode::NonRecursive))
-    }
-
-    fn unwatch(&mut self, folder: &Path) {
-        if self.watched.remove(folder).is_some()
-            && let Some(watcher) = &mut self.watcher
-        {
-            // The kernel has ended the watch of a folder that is gone.
-            watcher.unwatch(folder).ok();
-        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Errors of the domain to status and body: `{"error":{"code","message","hint"?}}`.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
@@ -91,6 +93,17 @@ impl ApiError {
         let status = StatusCode::METHOD_NOT_ALLOWED;
         Self::new(status, "method_not_allowed", "this call has another method")
             .hint("outcomes are a POST, the end of a lease is a DELETE, everything else is a GET")
+    }
+
+    pub(super) fn too_slow(limit: Duration) -> Self {
+        let message = format!("the request was not there and answered within {limit:?}");
+        Self::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message)
+    }
+
+    pub(super) fn not_utf8(what: &str) -> Self {
+        let message = format!("the {what} in the path is not UTF-8");
+        Self::new(StatusCode::BAD_REQUEST, "bad_parameter", message)
+            .hint("percent-encode each byte of its UTF-8 form")
     }
 
     pub(super) fn cannot_encode() -> Self {

@@ -82,6 +82,7 @@ fn families(view: &View) -> Vec<Family> {
     ];
     families.extend(machines(view));
     families.extend(transport(view));
+    families.extend(config(view));
     families.extend(pools(view));
     families.extend(feedback(view));
     families.extend(policies(view));
@@ -120,6 +121,18 @@ fn rejected(view: &View) -> Family {
     let help = "Datagrams and reports that were not used";
     let samples = rejected.iter().map(sample).collect();
     Family { name: "reports_rejected", help, is_counter: true, samples }
+}
+
+fn config(view: &View) -> Vec<Family> {
+    let in_force = view.config.get();
+    let result = |result: &str, count| (vec![("result", result.to_owned())], count);
+    let samples = vec![result("applied", in_force.applied), result("refused", in_force.refused)];
+    let help = "Configurations that came while this process ran";
+    let loads = Family { name: "config_loads", help, is_counter: true, samples };
+    let help = "Problems of the newest configuration; 0: it is in force";
+    let count = in_force.trouble.map_or(0, |trouble| trouble.problems.len());
+    let samples = vec![(Vec::new(), count as u64)];
+    vec![loads, Family { name: "config_problems", help, is_counter: false, samples }]
 }
 
 fn machines(view: &View) -> Vec<Family> {

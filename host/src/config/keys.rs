@@ -4,7 +4,7 @@
 //! environment itself is read at the process's edge, which hands it to [`ReportsConfig::take_secrets`].
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
@@ -125,11 +125,19 @@ impl ReportsConfig {
             match key.read() {
                 Ok(key) => keys.push(key),
                 Err(what) => {
-                    problems.push(Problem { key: format!("reports.keys[{index}]"), what });
+                    problems.push(Problem::new(format!("reports.keys[{index}]"), what));
                 }
             }
         }
-        if problems.is_empty() { Ok(Keyring::new(keys)) } else { Err(ConfigError { problems }) }
+        if problems.is_empty() { Ok(Keyring::new(keys)) } else { Err(problems.into()) }
+    }
+
+    /// The files that hold secrets.
+    pub(super) fn secret_files(&self) -> impl Iterator<Item = &Path> {
+        self.keys.iter().filter_map(|key| match &key.secret {
+            SecretSource::File(path) => Some(&**path),
+            SecretSource::Variable { .. } => None,
+        })
     }
 
     /// Who may report; reads the secrets.

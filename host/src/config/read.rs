@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use toml::{Table, Value};
 
+use super::document::Places;
 use super::{Problem, is_policy_name};
 use crate::report::{NAME_BYTES_MAX, is_name, is_weight};
 
@@ -20,6 +21,7 @@ pub(super) struct Section<'p> {
     table: Table,
     path: String,
     known: Vec<&'static str>,
+    places: &'p Places,
     problems: Problems<'p>,
 }
 
@@ -27,9 +29,14 @@ pub(super) struct Section<'p> {
 type Problems<'p> = std::rc::Rc<RefCell<&'p mut Vec<Problem>>>;
 
 impl<'p> Section<'p> {
-    pub(super) fn new(table: Table, path: String, problems: &'p mut Vec<Problem>) -> Self {
+    pub(super) fn new(
+        table: Table,
+        path: String,
+        places: &'p Places,
+        problems: &'p mut Vec<Problem>,
+    ) -> Self {
         let problems = std::rc::Rc::new(RefCell::new(problems));
-        Self { table, path, known: Vec::new(), problems }
+        Self { table, path, known: Vec::new(), places, problems }
     }
 
     pub(super) fn section(&mut self, key: &'static str) -> Option<Self> {
@@ -60,7 +67,7 @@ impl<'p> Section<'p> {
     }
 
     pub(super) fn string(&mut self, key: &'static str) -> Option<String> {
-        match self.take(key)? {
+        match self.take_text(key)? {
             Value::String(text) => Some(text),
             other => {
                 self.wrong(key, &format!("{} where a string belongs", kind(&other)));
@@ -184,7 +191,7 @@ impl<'p> Section<'p> {
         default: Duration,
         range: RangeInclusive<Duration>,
     ) -> Duration {
-        let text = match self.take(key) {
+        let text = match self.take_text(key) {
             None => return default,
             Some(Value::String(text)) => text,
             Some(other) => {
@@ -317,13 +324,24 @@ impl<'p> Section<'p> {
     }
 
     pub(super) fn take(&mut self, key: &'static str) -> Option<Value> {
+        let is_variable = self.places.is_variable(&self.path_of(key));
+        let value = self.take_text(key)?;
+        // A variable holds text: what reads as a number, a list or the like is meant as one.
+        match &value {
+            Value::String(text) if is_variable => Some(typed(text).unwrap_or(value)),
+            _ => Some(value),
+        }
+    }
+
+    /// The value as it was written; a variable's is text whatever it reads as.
+    fn take_text(&mut self, key: &'static str) -> Option<Value> {
         self.known.push(key);
         self.table.remove(key)
     }
 
     fn inner(&self, table: Table, key: String) -> Self {
         let problems = std::rc::Rc::clone(&self.problems);
-        Self { table, path: self.path_of(&key), known: Vec::new(), problems }
+        Self { table, path: self.path_of(&key), known: Vec::new(), places: self.places, problems }
     }
 
     fn path_of(&self, key: &str) -> String {
@@ -332,8 +350,7 @@ impl<'p> Section<'p> {
 
     /// Notes what is wrong with a key.
     pub(super) fn wrong(&self, key: &str, what: &str) {
-        let problem = Problem { key: self.path_of(key), what: what.to_owned() };
-        self.problems.borrow_mut().push(problem);
+        self.problems.borrow_mut().push(Problem::new(self.path_of(key), what));
     }
 }
 
@@ -343,6 +360,12 @@ pub(crate) fn nearest<'a>(written: &str, known: impl Iterator<Item = &'a str>) -
     let best = scored.min_by_key(|(distance, _)| *distance);
     let slips = 1 + written.chars().count() / 4;
     best.filter(|(distance, _)| *distance <= slips).map(|(_, name)| name)
+}
+
+/// The value that a text has in a file; `None`: it has none, it is plain text.
+fn typed(text: &str) -> Option<Value> {
+    let mut table = format!("value = {text}").parse::<Table>().ok()?;
+    table.remove("value").filter(|_| table.is_empty())
 }
 
 fn did_you(near: &str) -> String {

@@ -40,8 +40,21 @@ pub const QUEUE_MAX: usize = 1_024;
 pub enum Event {
     /// These arrived.
     Datagrams(Batch),
+    /// The configuration changed.
+    Configure(Setup),
     /// End.
     Stop,
+}
+
+/// What reports are measured by.
+#[derive(Debug)]
+pub struct Setup {
+    /// Whose reports count.
+    pub farm: String,
+    /// Missed reports after which a machine is gone.
+    pub miss_limit: u32,
+    /// What is asked of them.
+    pub gate: Gate,
 }
 
 /// What arrived.
@@ -126,6 +139,10 @@ impl Intake {
             for event in first.into_iter().chain(events.try_iter().take(QUEUE_MAX)) {
                 match event {
                     Event::Datagrams(batch) => self.apply(&batch, &mut turn),
+                    Event::Configure(Setup { farm, miss_limit, gate }) => {
+                        self.gate = gate;
+                        self.fleet.write().configure(farm, miss_limit);
+                    }
                     Event::Stop => return,
                 }
             }

@@ -1,5 +1,6 @@
-//! The host: receives, decides, answers.
+//! The host: receives, decides, answers; and becomes another one while it does.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,39 +9,53 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use parking_lot::RwLock;
-use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
-use tokio::time::timeout;
+use tokio::task::JoinSet;
 
 use super::RunError;
 use super::judge::judge;
+use crate::api::serve::{self, Server};
 use crate::api::{self, View};
 use crate::clock::Clock;
-use crate::config::{HostConfig, PoolConfig, ReportsConfig};
+use crate::config::{ConfigState, HostConfig, PoolConfig, Problem, ReportsConfig};
 use crate::fleet::Fleet;
 use crate::pick::Pools;
 use crate::pick::intake::{self, Intake};
 use crate::pick::score::Scorers;
 use crate::pick::supply::{self, Supply};
 use crate::policy::{Limits, PolicyEngine};
+use crate::report::Keyring;
 use crate::transport::{Batch, Inlet, Place, Status};
 
 /// Time for open requests to finish when the host stops.
-const DRAIN_WAIT: Duration = Duration::from_secs(10);
+const DRAIN_WAIT: Duration = Duration::from_secs(4);
+/// Time for which the old and the new way in are both open: what waits in the old one is read by then,
+/// and what comes by both counts once.
+const HANDOVER: Duration = Duration::from_secs(1);
 
 /// A running host.
 pub struct Host {
+    config: HostConfig,
+    reports: ReportsConfig,
     http: SocketAddr,
-    report_port: u16,
+    server: Server,
+    /// Of addresses before, while connections are left.
+    retired: Vec<Server>,
+    receiver: Receiver,
+    /// For frames of connections that are open.
+    keyring: watch::Sender<Keyring>,
     view: Arc<View>,
     changes: watch::Receiver<u64>,
     intake: SyncSender<intake::Event>,
     supply: mpsc::Sender<supply::Event>,
     threads: Vec<JoinHandle<()>>,
-    receiver: tokio::task::JoinHandle<()>,
     pulse: tokio::task::JoinHandle<()>,
-    server: tokio::task::JoinHandle<std::io::Result<()>>,
-    close: oneshot::Sender<()>,
+}
+
+/// The way in for reports.
+struct Receiver {
+    port: u16,
+    task: tokio::task::JoinHandle<()>,
 }
 
 impl Host {
@@ -48,16 +63,16 @@ impl Host {
         config: &HostConfig,
         reports: &ReportsConfig,
         pools: &[PoolConfig],
+        state: ConfigState,
     ) -> Result<Self, RunError> {
         let gate = reports.gate()?;
         let listen = |source| RunError::Listen { address: config.listen, source };
-        let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
+        let listener = serve::bind(config.listen, None).map_err(listen)?;
         let http = listener.local_addr().map_err(listen)?;
-        let port = |source| RunError::Reports { port: reports.groups.port, source };
         let transport = Arc::new(Status::default());
-        let inlet = Inlet::bind(reports, Arc::clone(&transport)).map_err(port)?;
-        let report_port = inlet.port();
-        let judge = judge(gate.keyring.clone());
+        let inlet = Inlet::bind(reports, Arc::clone(&transport));
+        let inlet = inlet.map_err(|source| cannot_receive(reports, source))?;
+        let keyring = watch::Sender::new(gate.keyring.clone());
         let engine = PolicyEngine::new(Limits::default())?;
 
         let clock = Clock::start();
@@ -87,30 +102,128 @@ impl Host {
             intake: Arc::clone(&counts),
             pulse: Arc::clone(&pulse),
             transport,
+            config: state,
             stopping: AtomicBool::new(false),
         });
         let threads = vec![
             spawn("loadline-intake", move || intake.run(&intake_queue))?,
             start_supply(supply, pools.to_vec()).await?,
         ];
-        let (close, closed) = oneshot::channel::<()>();
-        let server = axum::serve(listener, api::router(Arc::clone(&view)))
-            // A closer that is gone means that the host is: the same as being told.
-            .with_graceful_shutdown(async { closed.await.unwrap_or_default() });
         let hand_over = deliver_to(intake_events.clone(), counts);
+        let receiver = Receiver::start(inlet, hand_over, keyring.subscribe());
+        let router = api::router(Arc::clone(&view));
         Ok(Self {
+            config: config.clone(),
+            reports: reports.clone(),
             http,
-            report_port,
+            server: Server::start(listener, router, serve::Limits::default()),
+            retired: Vec::new(),
+            receiver,
+            keyring,
             view,
             changes: changed,
             intake: intake_events,
             supply: supply_events,
             threads,
-            receiver: tokio::spawn(inlet.run(hand_over, judge)),
             pulse: tokio::spawn(async move { pulse.run(clock).await }),
-            server: tokio::spawn(server.into_future()),
-            close,
         })
+    }
+
+    /// Takes another configuration over, each part beside the old one first: no report and no request
+    /// is lost. What cannot be done leaves that part as it was.
+    pub(super) async fn apply(
+        &mut self,
+        config: &HostConfig,
+        reports: &ReportsConfig,
+        pools: &[PoolConfig],
+    ) -> Vec<Problem> {
+        let gate = match reports.gate() {
+            Ok(gate) => gate,
+            Err(error) => return error.problems,
+        };
+        self.keyring.send_replace(gate.keyring.clone());
+        let mut problems = Vec::new();
+        if config.listen != self.config.listen {
+            problems.extend(self.listen_on(config.listen).err());
+        }
+        if reports.is_heard_like(&self.reports) {
+            self.reports = reports.clone();
+        } else {
+            problems.extend(self.hear(reports).err());
+        }
+        self.view.pools.remember(config.decisions);
+        let setup =
+            intake::Setup { farm: reports.farm.clone(), miss_limit: config.miss_limit, gate };
+        let intake = self.intake.clone();
+        // The intake's queue may be full for a moment. It is told as soon as there is room.
+        let told =
+            tokio::task::spawn_blocking(move || intake.send(intake::Event::Configure(setup)));
+        if !matches!(told.await, Ok(Ok(()))) {
+            problems.push(Problem::new("reports", "the intake has ended"));
+        }
+        problems.extend(self.supply_with(config, pools).await.err());
+        self.config = HostConfig { listen: self.config.listen, ..config.clone() };
+        problems
+    }
+
+    /// Serves HTTP there: binds first, then closes the old listener; its clients come over.
+    fn listen_on(&mut self, address: SocketAddr) -> Result<(), Problem> {
+        let bound = serve::bind(address, Some(&self.server))
+            .and_then(|listener| Ok((listener.local_addr()?, listener)));
+        let (http, listener) = bound.map_err(|error| {
+            let what = format!("cannot listen on {address}: {error}; {} serves on", self.http);
+            Problem::new("host.listen", what)
+        })?;
+        let router = api::router(Arc::clone(&self.view));
+        let server = Server::start(listener, router, serve::Limits::default());
+        let mut old = std::mem::replace(&mut self.server, server);
+        old.retire();
+        self.retired.retain(|server| !server.has_ended());
+        self.retired.push(old);
+        self.http = http;
+        self.config.listen = address;
+        Ok(())
+    }
+
+    /// Hears reports there, beside the old way in for a moment.
+    fn hear(&mut self, reports: &ReportsConfig) -> Result<(), Problem> {
+        let mut here = reports.clone();
+        if here.groups.port == 0 {
+            here.groups.port = self.receiver.port; // any port: the one that its agents know
+        }
+        let inlet = Inlet::bind(&here, Arc::clone(&self.view.transport)).map_err(|error| {
+            let what = format!(
+                "cannot receive on {}: {error}; {} serves on",
+                reports.groups, self.reports.groups
+            );
+            Problem::new("reports.group", what)
+        })?;
+        let hand_over = deliver_to(self.intake.clone(), Arc::clone(&self.view.intake));
+        let receiver = Receiver::start(inlet, hand_over, self.keyring.subscribe());
+        let old = std::mem::replace(&mut self.receiver, receiver);
+        tokio::spawn(async move {
+            tokio::time::sleep(HANDOVER).await;
+            old.task.abort();
+        });
+        self.reports = reports.clone();
+        Ok(())
+    }
+
+    /// Has these pools supplied from that folder; waits until each has its guests, or says why not.
+    async fn supply_with(&self, config: &HostConfig, pools: &[PoolConfig]) -> Result<(), Problem> {
+        let (done, supplied) = oneshot::channel();
+        let (pools, folder) = (pools.to_vec(), config.policies.clone());
+        let told =
+            self.supply.send(supply::Event::Configure(supply::Setup { pools, folder, done }));
+        let ended = || Problem::new("pool", "the policies' thread has ended");
+        told.map_err(|_| ended())?;
+        supplied.await.map_err(|_| ended())
+    }
+
+    /// Looks at the policies folder at once.
+    pub(super) fn look(&self) {
+        // A thread that has ended is told of when the host stops.
+        self.supply.send(supply::Event::LookNow).ok();
     }
 
     /// Where HTTP is served.
@@ -122,7 +235,7 @@ impl Host {
     /// The port of reports, by UDP and TCP.
     #[must_use]
     pub fn report_port(&self) -> u16 {
-        self.report_port
+        self.receiver.port
     }
 
     /// Where the groups are heard now.
@@ -157,16 +270,23 @@ impl Host {
     /// Takes no new connection and finishes the open requests.
     pub(super) async fn close(self) -> Closed {
         self.view.stopping.store(true, Ordering::Relaxed);
-        // A server that has ended by itself has nothing to close.
-        self.close.send(()).ok();
-        match timeout(DRAIN_WAIT, self.server).await {
-            Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(error))) => tracing::error!(%error, "serving HTTP failed"),
-            Ok(Err(error)) => tracing::error!(%error, "the HTTP task failed"),
-            Err(_) => tracing::warn!("some requests did not finish within {DRAIN_WAIT:?}"),
+        let Self { intake, supply, threads, receiver, pulse, server, retired, .. } = self;
+        let mut closing = JoinSet::new();
+        for server in retired.into_iter().chain([server]) {
+            closing.spawn(server.close(DRAIN_WAIT));
         }
-        let Self { intake, supply, threads, receiver, pulse, .. } = self;
-        Closed { intake, supply, threads, tasks: [receiver, pulse] }
+        closing.join_all().await;
+        Closed { intake, supply, threads, tasks: [receiver.task, pulse] }
+    }
+}
+
+impl Receiver {
+    fn start(
+        inlet: Inlet,
+        hand_over: impl Fn(Batch) + Clone + Send + Sync + 'static,
+        keyring: watch::Receiver<Keyring>,
+    ) -> Self {
+        Self { port: inlet.port(), task: tokio::spawn(inlet.run(hand_over, judge(keyring))) }
     }
 }
 
@@ -195,6 +315,10 @@ impl Closed {
             Err(error) => tracing::error!(%error, "cannot wait for the threads"),
         }
     }
+}
+
+fn cannot_receive(reports: &ReportsConfig, source: io::Error) -> RunError {
+    RunError::Reports { port: reports.groups.port, source }
 }
 
 /// Puts batches into the intake's queue; a full queue drops them and counts it.

@@ -1,6 +1,8 @@
-//! What a frame of a TCP connection is worth: a report for this farm's keys, and when the next is due.
+//! What a frame of a TCP connection is worth: a report for the present keys, and when the next is due.
 
 use std::time::Duration;
+
+use tokio::sync::watch;
 
 use crate::report::{Keyring, wire};
 use crate::transport::Verdict;
@@ -11,8 +13,8 @@ const PATIENCE_INTERVALS: u32 = 4;
 const PATIENCE_MIN: Duration = Duration::from_secs(10);
 
 /// What a frame of a TCP connection is worth to who has these keys.
-pub(super) fn judge(keyring: Keyring) -> impl Fn(&[u8]) -> Verdict + Clone {
-    move |frame| match wire::decode(frame, &keyring) {
+pub(super) fn judge(keyring: watch::Receiver<Keyring>) -> impl Fn(&[u8]) -> Verdict + Clone {
+    move |frame| match wire::decode(frame, &keyring.borrow()) {
         Ok(reports) => {
             let interval_ms = reports.iter().map(|report| report.interval_ms).max().unwrap_or(0);
             let interval = Duration::from_millis(interval_ms.into());

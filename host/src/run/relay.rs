@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -42,8 +42,7 @@ impl RunningRelay {
         let Some(relay) = config.relay.as_ref().filter(|relay| relay.has_destination()) else {
             let what = "a relay needs to know where reports go: write [relay] with send_to or group, \
                         or loadline relay udp://HOST:12000";
-            let problem = Problem { key: "relay".to_owned(), what: what.to_owned() };
-            return Err(ConfigError { problems: vec![problem] }.into());
+            return Err(ConfigError::from(Problem::new("relay", what)).into());
         };
         let gate = config.reports.gate()?;
         for warning in config.reports.warnings(true) {
@@ -53,7 +52,7 @@ impl RunningRelay {
         let port = |source| RunError::Reports { port: config.reports.groups.port, source };
         let inlet = Inlet::bind(&config.reports, Arc::clone(&status)).map_err(port)?;
         let port = inlet.port();
-        let judge = judge(gate.keyring.clone());
+        let judge = judge(watch::Sender::new(gate.keyring.clone()).subscribe());
         let state = Relay::new(gate, config.reports.farm.clone(), relay.hops, Instant::now());
         let (batches, queue) = mpsc::channel(QUEUE_MAX);
         let dropped = Arc::new(AtomicU64::new(0));
