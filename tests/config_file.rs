@@ -366,7 +366,7 @@ fn can_limit() -> bool {
 #[test]
 fn without_a_watch_the_limit_is_named_and_changes_are_seen_by_looking() {
     if !can_limit() {
-        println!("skipped: no user name spaces here");
+        eprintln!("skipped: no user name spaces here");
         return;
     }
     for (limit, name) in
