@@ -150,7 +150,7 @@ impl Document {
     fn set_one(&mut self, keys: &[String], name: &str, text: &str) -> Result<(), String> {
         let [section, inner @ .., key] = keys else { return Ok(()) };
         if !SECTIONS.contains(&&**section) {
-            let near = super::nearest(section, SECTIONS.into_iter());
+            let near = super::read::nearest(section, SECTIONS.into_iter());
             let hint = near.map_or_else(String::new, |near| format!(", did you mean {near}?"));
             return Err(format!(
                 "there is no table [{section}] whose keys a variable can set (those of [agent], \
