@@ -202,7 +202,11 @@ fn command_line_teaches_and_its_mistakes_are_64() {
     check_exit(&["pick", "--help"], 0, "--or <ADDRESS>");
     check_exit(&["--version"], 0, "loadline ");
     check_exit(&["hots"], 64, "a similar subcommand exists: 'host'");
-    check_exit(&["--config", "/nowhere", "config", "check"], 64, "cannot read /nowhere");
+    check_exit(
+        &["--config", "/nowhere", "config", "check"],
+        64,
+        "/nowhere: cannot be read: No such file",
+    );
     check_exit(&["--log", "loadline=loud", "host"], 1, "--log loadline=loud");
     check_exit(&["config", "default"], 0, "[[agent.metric]]");
     check_exit(&["config", "print"], 0, "listen = \"127.0.0.1:14000\"");

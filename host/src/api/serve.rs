@@ -9,6 +9,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -125,10 +126,12 @@ impl Server {
         let (phase, phases) = watch::channel(Phase::Open);
         let listener = Arc::new(listener);
         let accepting = Arc::clone(&listener);
-        let known = phases.clone();
-        let answer = move |request, next| answer(request, next, limits, known.clone());
+        let is_last = Arc::new(AtomicBool::new(false));
+        let known = Arc::clone(&is_last);
+        let answer = move |request, next| answer(request, next, limits, Arc::clone(&known));
         let router = router.layer(from_fn(answer));
-        let task = tokio::spawn(accept(accepting, router, limits, phases));
+        let acceptor = Acceptor::new(router, limits);
+        let task = tokio::spawn(acceptor.run(accepting, phases, is_last));
         Self { listener: Some(listener), phase, task }
     }
 
@@ -160,36 +163,69 @@ impl Server {
     }
 }
 
-/// Accepts connections until told to close; then waits for those that are open.
-async fn accept(
-    listener: Arc<TcpListener>,
+/// What a server does with connections.
+struct Acceptor {
     router: Router,
     limits: Limits,
-    mut phases: watch::Receiver<Phase>,
-) {
-    let room = Arc::new(Semaphore::new(limits.connections));
-    let (open, mut connections) = (GracefulShutdown::new(), JoinSet::new());
-    loop {
-        let is_open = *phases.borrow() == Phase::Open;
-        let (stream, permit) = tokio::select! {
-            biased;
-            accepted = next_connection(&listener, &room) => accepted,
-            // Those that were connected before that moment are served, too.
-            () = std::future::ready(()), if !is_open => break,
-            // A server that is gone is the same as one that was told.
-            told = phases.changed() => if told.is_ok() { continue } else { break },
-            Some(_) = connections.join_next() => continue, // ended: its place is free
-        };
-        connections.spawn(serve(stream, router.clone(), limits, open.watcher(), permit));
-    }
-    drop(listener);
-    let closed = async { phases.wait_for(|phase| *phase == Phase::Closed).await.is_ok() };
-    tokio::select! {
-        _ = closed => {}
-        () = async { while connections.join_next().await.is_some() {} } => {}
-    }
-    open.shutdown().await;
+    room: Arc<Semaphore>,
+    open: GracefulShutdown,
+    connections: JoinSet<()>,
 }
+
+impl Acceptor {
+    fn new(router: Router, limits: Limits) -> Self {
+        let room = Arc::new(Semaphore::new(limits.connections));
+        Self { router, limits, room, open: GracefulShutdown::new(), connections: JoinSet::new() }
+    }
+
+    /// Accepts connections until told otherwise; then waits for those that are open.
+    async fn run(
+        mut self,
+        listener: Arc<TcpListener>,
+        mut phases: watch::Receiver<Phase>,
+        is_last: Arc<AtomicBool>,
+    ) {
+        loop {
+            tokio::select! {
+                (stream, permit) = next_connection(&listener, &self.room) => {
+                    self.serve(stream, permit);
+                }
+                // A server that is gone is the same as one that was told.
+                _ = phases.changed() => break,
+            }
+            while self.connections.try_join_next().is_some() {} // ended
+        }
+        self.accept_rest(&listener);
+        drop(listener);
+        // Only now: whoever connects anew must not come here.
+        is_last.store(true, Ordering::Relaxed);
+        let closed = async { phases.wait_for(|phase| *phase == Phase::Closed).await.is_ok() };
+        tokio::select! {
+            _ = closed => {}
+            () = async { while self.connections.join_next().await.is_some() {} } => {}
+        }
+        self.open.shutdown().await;
+    }
+
+    /// Takes those that are connected already: they would be reset.
+    fn accept_rest(&mut self, listener: &TcpListener) {
+        while let Ok(permit) = Arc::clone(&self.room).try_acquire_owned()
+            && let Ok((socket, _)) = SockRef::from(listener).accept()
+        {
+            let stream = socket.set_nonblocking(true);
+            match stream.and_then(|()| TcpStream::from_std(socket.into())) {
+                Ok(stream) => self.serve(stream, permit),
+                Err(error) => tracing::debug!(%error, "a connection that came last"),
+            }
+        }
+    }
+
+    fn serve(&mut self, stream: TcpStream, permit: OwnedSemaphorePermit) {
+        let (router, limits) = (self.router.clone(), self.limits);
+        self.connections.spawn(serve(stream, router, limits, self.open.watcher(), permit));
+    }
+}
+
 /// The next connection, once there is room for it.
 async fn next_connection(
     listener: &TcpListener,
@@ -240,11 +276,11 @@ async fn answer(
     request: Request,
     next: Next,
     limits: Limits,
-    phase: watch::Receiver<Phase>,
+    is_last: Arc<AtomicBool>,
 ) -> Response {
     let answered = timeout(limits.answer, next.run(request)).await;
     let mut answer = answered.unwrap_or_else(|_| ApiError::too_slow(limits.answer).into_response());
-    if *phase.borrow() != Phase::Open {
+    if is_last.load(Ordering::Relaxed) {
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     answer

@@ -83,7 +83,7 @@ impl Origin {
         if self.named.is_none() && !path.exists() {
             return Ok(Written { file: None, text: String::new() });
         }
-        let read = std::fs::read(path).map_err(|error| error.to_string());
+        let read = std::fs::read(path).map_err(|error| format!("cannot be read: {error}"));
         let text = read.and_then(|bytes| {
             String::from_utf8(bytes).map_err(|error| format!("not UTF-8: {error}"))
         });
