@@ -61,9 +61,8 @@ fn what_is_printed_reads_back_as_the_same() {
     }
 }
 
-#[test]
-fn every_problem_is_reported_at_once_with_its_key() {
-    let text = r#"
+/// Something wrong in every table.
+const WRONG: &str = r#"
         colour = "red"
         [agent]
         machine = ""
@@ -91,6 +90,9 @@ fn every_problem_is_reported_at_once_with_its_key() {
         [[pool]]
         name = "web"
     "#;
+
+#[test]
+fn every_problem_is_reported_at_once_with_its_key() {
     let expected = [
         "agent.machine: \"\" is not a name",
         "agent.interval: \"2 parsecs\" is not a duration like \"500ms\" or \"2s\"",
@@ -114,7 +116,7 @@ fn every_problem_is_reported_at_once_with_its_key() {
         "colour: unknown key (known here: agent, reports, relay, host, machine, pool)",
         "pool: two pools are named \"web\"",
     ];
-    let found = problems(text);
+    let found = problems(WRONG);
     assert_eq!(found.len(), expected.len(), "{found:#?}");
     for (found, expected) in found.iter().zip(expected) {
         assert!(found.starts_with(expected), "{found}\n{expected}");
