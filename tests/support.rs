@@ -32,35 +32,43 @@ impl Farm {
 
     /// One pool, `default`, for reports that come like this.
     pub(crate) async fn with_reports(reports: ReportsConfig) -> Self {
-        Self::start(reports, vec![pool("default", "weighted", "least-loaded")], &[]).await
+        Self::start(reports, vec![pool("default", "weighted", "least-loaded")], &[], |_| {}).await
     }
 
     /// Pools with files in the folder from the start.
     pub(crate) async fn with_files(pools: Vec<PoolConfig>, files: &[(&str, &[u8])]) -> Self {
-        Self::start(reports(0), pools, files).await
+        Self::start(reports(0), pools, files, |_| {}).await
+    }
+
+    /// The same with another `[host]`.
+    pub(crate) async fn with_host(
+        pools: Vec<PoolConfig>,
+        files: &[(&str, &[u8])],
+        change: impl FnOnce(&mut HostConfig),
+    ) -> Self {
+        Self::start(reports(0), pools, files, change).await
     }
 
     async fn start(
         reports: ReportsConfig,
         pools: Vec<PoolConfig>,
         files: &[(&str, &[u8])],
+        change: impl FnOnce(&mut HostConfig),
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for (name, bytes) in files {
             std::fs::write(folder.path().join(name), bytes).unwrap();
         }
-        let config = Config {
-            agent: None,
-            reports,
-            relay: None,
-            host: Some(HostConfig {
-                listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-                policies: folder.path().to_owned(),
-                ..HostConfig::default()
-            }),
-            machines: Vec::new(),
-            pools,
+        let mut host = HostConfig {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            policies: folder.path().to_owned(),
+            removal_grace: Duration::ZERO,
+            ..HostConfig::default()
         };
+        change(&mut host);
+        let host = Some(host);
+        let machines = Vec::new();
+        let config = Config { agent: None, reports, relay: None, host, machines, pools };
         let loadline = Some(Loadline::start(config).await.unwrap());
         Self { loadline, folder, seq: 0 }
     }

@@ -9,6 +9,7 @@ mod support;
 mod twins;
 
 mod api;
+mod authoring;
 mod config;
 mod config_file;
 mod corpus;
@@ -18,6 +19,7 @@ mod feedback;
 mod live;
 mod modules;
 mod net;
+mod operations;
 mod process;
 mod regressions;
 mod reload;

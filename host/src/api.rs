@@ -2,9 +2,10 @@
 //!
 //! Handlers ask the pools, the fleet and the policies and translate; they decide nothing. [`body`]
 //! and [`decision`] are the JSON shapes, [`serve`] takes connections, [`outcome`] reads what
-//! applications report, [`refusal`] shows whose reports are refused, [`error`] is the one place that
-//! knows status codes, [`mod@metrics`] what Prometheus reads. A request waits for its guest's deadlines
-//! at most.
+//! applications report, [`refusal`] shows whose reports are refused, [`policies`] shows policies and
+//! follows operators' wishes, [`token`] knows who may have any, [`error`] is the one place that knows
+//! status codes, [`mod@metrics`] what Prometheus reads. A request waits for its guest's deadlines at
+//! most.
 
 mod body;
 mod config;
@@ -12,29 +13,34 @@ mod decision;
 mod error;
 mod metrics;
 mod outcome;
+mod policies;
 mod refusal;
 pub mod serve;
+mod token;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{FromRequestParts, Path, RawQuery, State};
+use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, RawQuery, State};
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::config::ConfigState;
 use crate::fleet::{Fleet, Machine};
-use crate::pick::supply::Board;
+use crate::pick::supply::{self, Board};
 use crate::pick::{Pools, intake, pick};
 use error::ApiError;
+pub use token::AdminToken;
 
+/// An uploaded policy at most; the library's own limit is the same and has the better message.
+const POLICY_BYTES_MAX: usize = (16 << 20) + 1;
 /// Header that names the lease of an answer that is an address alone.
 const LEASE: &str = "loadline-lease";
 
@@ -54,6 +60,10 @@ pub struct View {
     pub pulse: Arc<intake::Pulse>,
     /// What the sockets tell.
     pub transport: Arc<crate::transport::Status>,
+    /// For operators' wishes.
+    pub supply: Mutex<mpsc::Sender<supply::Event>>,
+    /// Who may change something; `None`: nobody.
+    pub admin: RwLock<Option<AdminToken>>,
     /// Set when the process is stopping: not ready any more.
     pub stopping: AtomicBool,
 }
@@ -82,9 +92,17 @@ pub fn router(view: Arc<View>) -> Router {
         .route("/v1/machines", get(machines))
         .route("/v1/machines/{name}", get(machine))
         .route("/v1/refused", get(refused))
-        .route("/v1/policies", get(policies))
-        .route("/v1/policies/{name}", get(policy))
         .route("/v1/config", get(config_state))
+        .route("/v1/policies", get(policies::all))
+        .route(
+            "/v1/policies/{name}",
+            get(policies::one)
+                .put(policies::upload)
+                .delete(policies::remove)
+                .layer(DefaultBodyLimit::max(POLICY_BYTES_MAX)),
+        )
+        .route("/v1/policies/{name}/activate", post(policies::activate))
+        .route("/v1/policies/{name}/rollback", post(policies::roll_back))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
@@ -174,21 +192,6 @@ async fn refused(State(view): State<Arc<View>>) -> Json<Vec<refusal::Refusal>> {
     let now_ms = view.pools.clock().now_ms();
     let refused = view.intake.refused.lock();
     Json(refused.kinds().map(|(kind, of)| refusal::Refusal::of(kind, of, now_ms)).collect())
-}
-
-async fn policies(State(view): State<Arc<View>>) -> Json<Vec<body::Policy>> {
-    let board = Arc::clone(&view.board.lock());
-    Json(board.iter().map(|(name, entry)| body::Policy::of(name, entry, &view.pools)).collect())
-}
-
-async fn policy(
-    State(view): State<Arc<View>>,
-    Name(name): Name,
-) -> Result<Json<body::Policy>, ApiError> {
-    let board = Arc::clone(&view.board.lock());
-    let (name, entry) =
-        board.get_key_value(&*name).ok_or_else(|| ApiError::unknown_policy(&name))?;
-    Ok(Json(body::Policy::of(name, entry, &view.pools)))
 }
 
 async fn config_state(State(view): State<Arc<View>>) -> Json<config::Config> {

@@ -5,6 +5,8 @@
 mod ask;
 mod banner;
 #[cfg(feature = "host")]
+mod policy;
+#[cfg(feature = "host")]
 mod sim;
 
 use std::io::Write;
@@ -35,6 +37,7 @@ Examples:
   loadline relay tcp://far:12000            bring what is heard here to hosts on another network
   loadline pick --pool web                  ask a host, print the address
   loadline sim small                        compare strategies before you use them
+  loadline policy new mine --kind strategy  write one of your own
   loadline config default > loadline.toml   start a configuration with every key explained
 
 A policy takes effect when it is dropped into the policies folder:
@@ -80,6 +83,9 @@ enum Command {
     /// Compare strategies on a simulated farm, before they are used
     #[cfg(feature = "host")]
     Sim(sim::Arguments),
+    /// Make, check, try and measure policies
+    #[cfg(feature = "host")]
+    Policy(policy::Arguments),
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -157,6 +163,8 @@ fn perform(args: Args) -> Result<(), Failure> {
                 .map_err(|error| Failure::Other(format!("--log {}: {error}", args.log)))?;
             run_relay(&config)
         }
+        #[cfg(feature = "host")]
+        Command::Policy(arguments) => policy::policy(&arguments).map(|result| say(&result)),
         command => {
             let role = match command {
                 Command::Agent => Role::Agent,

@@ -21,6 +21,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
@@ -56,6 +57,8 @@ pub const DEFAULT_FILE: &str = include_str!("../../config/loadline.toml");
 pub const MISS_LIMIT_MAX: i64 = 1_000;
 /// Picks whose reasons are remembered, at most: each takes up to 4 KB.
 pub const DECISIONS_MAX: i64 = 65_536;
+/// How long a removed policy may be used on, at most.
+pub const REMOVAL_GRACE_MAX: Duration = Duration::from_hours(1);
 /// Failures in a row that may be asked for, at most.
 pub const FAILURES_MAX: i64 = 1_000_000;
 /// An ejection at least: shorter ones would not be noticed.
@@ -144,6 +147,36 @@ pub struct HostConfig {
     pub miss_limit: u32,
     /// Picks whose reasons are remembered; 0: none.
     pub decisions: usize,
+    /// How long the generation of a removed policy file is used on.
+    #[serde(serialize_with = "as_text")]
+    pub removal_grace: Duration,
+    /// Holds the token that calls which change something need; empty: those calls are off.
+    pub admin_token_file: PathBuf,
+}
+
+impl HostConfig {
+    /// Reads the admin token; `None`: there is none.
+    ///
+    /// # Errors
+    /// Its file cannot be used.
+    pub fn admin_token(&self) -> Result<Option<Vec<u8>>, ConfigError> {
+        let file = &self.admin_token_file;
+        if file.as_os_str().is_empty() {
+            return Ok(None);
+        }
+        let least = crate::report::auth::SECRET_BYTES_MIN;
+        let token = std::fs::read(file).map_err(|error| error.to_string()).and_then(|bytes| {
+            let token = bytes.trim_ascii();
+            let is_long = token.len() >= least;
+            is_long
+                .then(|| token.to_vec())
+                .ok_or_else(|| format!("it is shorter than {least} bytes"))
+        });
+        token.map(Some).map_err(|what| {
+            let what = format!("cannot use {}: {what}", file.display());
+            Problem::new("host.admin_token_file", what).into()
+        })
+    }
 }
 
 /// `[[pool]]`
@@ -161,8 +194,36 @@ pub struct PoolConfig {
     pub strategy: String,
     /// Its settings.
     pub strategy_settings: serde_json::Value,
+    /// What happens when the strategy fails.
+    pub on_fault: OnFault,
     /// When targets are left out, and how they come back.
     pub health: HealthConfig,
+}
+
+/// What happens when a policy fails. Its guest is rebuilt in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnFault {
+    /// Native answers meanwhile, however often.
+    Native,
+    /// Native answers meanwhile; if it fails too often, the last good generation serves instead.
+    #[default]
+    LastGood,
+    /// The same, but requests are refused where native code would have answered.
+    Refuse,
+}
+
+impl FromStr for OnFault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "last-good" => Ok(Self::LastGood),
+            "native" => Ok(Self::Native),
+            "refuse" => Ok(Self::Refuse),
+            other => Err(format!("{other:?} is none of \"last-good\", \"native\" and \"refuse\"")),
+        }
+    }
 }
 
 /// `[pool.health]`
@@ -198,6 +259,7 @@ impl PoolConfig {
             formula_settings: serde_json::json!({}),
             strategy: "balanced".to_owned(),
             strategy_settings: serde_json::json!({}),
+            on_fault: OnFault::default(),
             health: HealthConfig::default(),
         }
     }
@@ -321,6 +383,8 @@ impl Default for HostConfig {
             insecure: false,
             policies: PathBuf::from("policies"),
             miss_limit: 3,
+            removal_grace: Duration::from_secs(10),
+            admin_token_file: PathBuf::new(),
             decisions: 1_024,
         }
     }
@@ -368,6 +432,7 @@ impl Config {
     /// Every secret file that cannot be used.
     pub fn secrets(&self) -> Result<[u8; 32], ConfigError> {
         self.reports.keyring()?;
+        self.host.as_ref().map_or(Ok(None), HostConfig::admin_token)?;
         let mut digest = Sha256::new();
         for file in self.secret_files() {
             // What cannot be read any more is no secret: seen at the next look.
@@ -380,7 +445,9 @@ impl Config {
     /// The files that hold secrets.
     #[must_use]
     pub fn secret_files(&self) -> Vec<&Path> {
-        self.reports.secret_files().collect()
+        let token = self.host.as_ref().map(|host| host.admin_token_file.as_path());
+        let token = token.filter(|file| !file.as_os_str().is_empty());
+        self.reports.secret_files().chain(token).collect()
     }
 
     /// The configuration in force, as a file.
@@ -471,6 +538,14 @@ fn host(mut section: Section<'_>) -> HostConfig {
         policies: section.string("policies").map_or(default.policies, PathBuf::from),
         miss_limit: section.integer("miss_limit", default.miss_limit, 1..=MISS_LIMIT_MAX),
         decisions: section.integer("decisions", default.decisions, 0..=DECISIONS_MAX),
+        removal_grace: section.duration(
+            "removal_grace",
+            default.removal_grace,
+            Duration::ZERO..=REMOVAL_GRACE_MAX,
+        ),
+        admin_token_file: section
+            .string("admin_token_file")
+            .map_or(default.admin_token_file, PathBuf::from),
     };
     section.finish();
     config
@@ -493,6 +568,7 @@ fn pool(mut section: Section<'_>) -> PoolConfig {
         formula_settings: section.settings("formula_settings"),
         strategy: section.policy_name("strategy", default.strategy),
         strategy_settings: section.settings("strategy_settings"),
+        on_fault: section.checked("on_fault").unwrap_or_default(),
         health: section.section("health").map_or(default.health, health),
         name: default.name,
     };

@@ -111,6 +111,14 @@ pub enum PickError {
         /// Machines that the request does not want.
         excluded: usize,
     },
+    /// The strategy cannot be asked, and the pool wants no other answer.
+    #[error("the strategy of pool {pool:?} does not serve ({why}), and its on_fault is \"refuse\"")]
+    PolicyFailed {
+        /// The pool.
+        pool: String,
+        /// In a word.
+        why: Arc<str>,
+    },
     /// A lease was wanted, and too many are open.
     #[error("no lease can be opened: {LEASES_MAX} are open")]
     LeasesFull,
@@ -119,8 +127,8 @@ pub enum PickError {
 /// Picks a target for one request.
 ///
 /// # Errors
-/// The pool does not exist or has no eligible target, or a wanted lease has no room; never because of
-/// a policy.
+/// The pool does not exist or has no eligible target, or a wanted lease has no room; because of a
+/// policy only where the configuration says so.
 pub fn pick(pools: &Pools, request: &PickRequest) -> Result<Answer, PickError> {
     let pool = pools.get(&request.pool)?;
     let room = match request.lease {
@@ -132,6 +140,10 @@ pub fn pick(pools: &Pools, request: &PickRequest) -> Result<Answer, PickError> {
     let (number, mut scene) = pools.decisions.begin();
     let (mut targets, strategy) = match pool.ask_guest(&ask, &mut scene) {
         Ok((targets, decider)) => (targets, Ok(decider)),
+        Err(why) if pool.refuses(&why) => {
+            pool.count_refused();
+            return Err(PickError::PolicyFailed { pool: pool.name().to_owned(), why });
+        }
         Err(why) => (pool.ask_native(&ask, &mut scene), Err(why)),
     };
     pool.count(strategy.is_ok(), targets.is_empty());

@@ -14,7 +14,7 @@ use crate::fleet;
 use crate::pick::lease::{LEASE_MAX, LEASE_MIN};
 use crate::pick::pool::{self, TargetStatus};
 use crate::pick::{Answer, PickRequest, Picked, Pools, TARGETS_MAX};
-use crate::policy::{Decider, Entry, Kind, Origin};
+use crate::policy::{Decider, Generation, Kind};
 use crate::report::State;
 
 /// Parameters of the contract whose behaviour comes with sessions and constraints.
@@ -171,7 +171,7 @@ pub(super) fn finite(number: f64) -> Option<f64> {
 /// `GET /v1/pools`
 #[derive(Serialize)]
 pub(super) struct Pool {
-    name: String,
+    pub(super) name: String,
     service: String,
     targets: usize,
     eligible: usize,
@@ -182,8 +182,8 @@ pub(super) struct Pool {
     leases: usize,
     picks: Picks,
     bad_loads: u64,
-    formula: PoolPolicy,
-    strategy: PoolPolicy,
+    pub(super) formula: PoolPolicy,
+    pub(super) strategy: PoolPolicy,
 }
 
 #[derive(Serialize)]
@@ -191,17 +191,22 @@ struct Picks {
     by_strategy: u64,
     native: u64,
     nobody_eligible: u64,
+    /// Because the strategy did not serve (`on_fault = "refuse"`).
+    refused: u64,
 }
 
 /// One of a pool's two policies.
 #[derive(Serialize)]
-struct PoolPolicy {
+pub(super) struct PoolPolicy {
     /// As configured.
-    policy: Arc<str>,
+    pub(super) policy: Arc<str>,
     state: &'static str,
     /// `name@generation`; of another policy until the configured one has started.
     serving: Option<String>,
-    generation: Option<String>,
+    pub(super) generation: Option<String>,
+    /// Generations that failed too often here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) quarantined: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<Arc<str>>,
     faults: u64,
@@ -217,6 +222,7 @@ impl Pool {
                 state: if status.serving.is_some() { "active" } else { "native" },
                 serving: status.serving.as_ref().map(Decider::to_string),
                 generation: status.serving.map(|decider| decider.generation.to_string()),
+                quarantined: status.quarantined.iter().map(Generation::to_string).collect(),
                 trouble: status.trouble,
                 faults: status.faults,
                 swaps: status.swaps,
@@ -235,6 +241,7 @@ impl Pool {
                 by_strategy: counts.by_guest.load(Ordering::Relaxed),
                 native: counts.by_native.load(Ordering::Relaxed),
                 nobody_eligible: counts.nobody.load(Ordering::Relaxed),
+                refused: counts.refused.load(Ordering::Relaxed),
             },
             bad_loads: counts.bad_loads.load(Ordering::Relaxed),
             formula: policy(Kind::Formula),
@@ -444,83 +451,4 @@ impl Machine {
 fn metrics(measured: &fleet::Measured) -> BTreeMap<Box<str>, Option<f64>> {
     let values = measured.values.iter().map(|value| finite(*value));
     measured.names.iter().cloned().zip(values).collect()
-}
-
-/// `GET /v1/policies`
-#[derive(Serialize)]
-pub(super) struct Policy {
-    name: Arc<str>,
-    kind: Option<Kind>,
-    /// `built-in` or the file.
-    origin: String,
-    /// `active` in a pool, `loaded`, `idle` (a built-in nobody asked for) or `refused`.
-    state: &'static str,
-    generation: Option<String>,
-    previous: Option<String>,
-    load_ms: f64,
-    loads: u64,
-    refusals: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    refused: Option<Refused>,
-    pools: Vec<Use>,
-}
-
-/// A file that is not used.
-#[derive(Serialize)]
-struct Refused {
-    file: String,
-    generation: Option<String>,
-    reason: String,
-}
-
-/// A pool that names the policy.
-#[derive(Serialize)]
-struct Use {
-    pool: String,
-    #[serde(flatten)]
-    policy: PoolPolicy,
-    r#as: Kind,
-}
-
-impl Policy {
-    pub(super) fn of(name: &Arc<str>, entry: &Entry, pools: &Pools) -> Self {
-        let uses = |pool: &Arc<pool::Pool>| {
-            let Pool { formula, strategy, .. } = Pool::of(pool);
-            let both = [(Kind::Formula, formula), (Kind::Strategy, strategy)];
-            let named = both.into_iter().filter(|(_, policy)| policy.policy == *name);
-            let pool = pool.name().to_owned();
-            named.map(move |(kind, policy)| Use { pool: pool.clone(), policy, r#as: kind })
-        };
-        let pools: Vec<_> = pools.all().iter().flat_map(uses).collect();
-        let generation = entry.module.as_ref().map(|module| module.generation.to_string());
-        let serves = |used: &Use| used.policy.generation == generation;
-        let state = match (&generation, &entry.refused) {
-            (Some(_), _) if pools.iter().any(serves) => "active",
-            (Some(_), _) => "loaded",
-            (None, Some(_)) => "refused",
-            (None, None) => "idle",
-        };
-        let refused = entry.refused.as_ref().map(|refused| Refused {
-            file: refused.path.display().to_string(),
-            generation: refused.generation.map(|generation| generation.to_string()),
-            reason: refused.reason.clone(),
-        });
-        Self {
-            name: Arc::clone(name),
-            kind: entry.module.as_ref().map(|module| module.kind()),
-            origin: match &entry.origin {
-                Some(Origin::File(path)) => path.display().to_string(),
-                Some(Origin::BuiltIn) => "built-in".to_owned(),
-                None => "none".to_owned(),
-            },
-            state,
-            generation,
-            previous: entry.previous.map(|generation| generation.to_string()),
-            load_ms: entry.load_time.as_secs_f64() * 1_000.0,
-            loads: entry.loads,
-            refusals: entry.refusals,
-            refused,
-            pools,
-        }
-    }
 }

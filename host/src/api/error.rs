@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::http::StatusCode;
-use axum::http::header::RETRY_AFTER;
+use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use crate::pick::PickError;
 use crate::pick::feedback::{FeedbackError, Untraced};
+use crate::policy::WishError;
 
 /// Seconds after which a client without a target may ask again: a machine that starts has reported
 /// by then.
@@ -92,7 +93,34 @@ impl ApiError {
     pub(super) fn method_not_allowed() -> Self {
         let status = StatusCode::METHOD_NOT_ALLOWED;
         Self::new(status, "method_not_allowed", "this call has another method")
-            .hint("outcomes are a POST, the end of a lease is a DELETE, everything else is a GET")
+            .hint("a question is a GET; README.md lists the calls that change something")
+    }
+
+    pub(super) fn bad_policy(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_body", message)
+            .hint("the body is the content of a .wasm or .formula file")
+    }
+
+    pub(super) fn admin_off() -> Self {
+        let message = "calls that change something are off: no admin token is configured";
+        Self::new(StatusCode::FORBIDDEN, "admin_off", message)
+            .hint("name a file with a token in host.admin_token_file")
+    }
+
+    pub(super) fn unauthorised() -> Self {
+        let message = "this call needs the admin token";
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorised", message)
+            .hint("send it as: Authorization: Bearer TOKEN")
+    }
+
+    pub(super) fn stopping() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", "this host is stopping")
+    }
+
+    pub(super) fn still_busy() -> Self {
+        let message = "the policies' thread is still busy with it";
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "still_busy", message)
+            .hint("GET /v1/policies/NAME shows what becomes of it")
     }
 
     pub(super) fn too_slow(limit: Duration) -> Self {
@@ -123,6 +151,10 @@ impl From<PickError> for ApiError {
                 };
                 Self::new(StatusCode::NOT_FOUND, "unknown_pool", message).hint(hint)
             }
+            PickError::PolicyFailed { .. } => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "policy_failed", message)
+                    .hint("GET /v1/pools shows what is wrong with it")
+            }
             PickError::LeasesFull => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "leases_full", message)
                     .hint("end leases by DELETE /v1/leases/ID, or pick without one")
@@ -135,6 +167,26 @@ impl From<PickError> for ApiError {
             PickError::NobodyEligible { .. } => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "nobody_eligible", message)
                     .hint("GET /v1/machines shows their states")
+            }
+        }
+    }
+}
+
+impl From<WishError> for ApiError {
+    fn from(error: WishError) -> Self {
+        let message = error.to_string();
+        match error {
+            WishError::Unknown(_) => Self::new(StatusCode::NOT_FOUND, "unknown_policy", message)
+                .hint("GET /v1/policies lists them"),
+            WishError::Refused(_) => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, "policy_refused", message)
+                    .hint("nothing was changed; `loadline policy check FILE` shows each step")
+            }
+            WishError::NotKept(_) => Self::new(StatusCode::CONFLICT, "not_kept", message)
+                .hint("GET /v1/policies/NAME lists those that are; PUT uploads any other"),
+            WishError::Write { .. } => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "cannot_write", message)
+                    .hint("the host must be allowed to write its policies folder")
             }
         }
     }
@@ -161,6 +213,10 @@ impl IntoResponse for ApiError {
         let Self { status, code, message, hint } = self;
         let error = Inner { code, message: &message, hint: hint.as_deref() };
         let mut response = (status, Json(Body { error })).into_response();
+        if status == StatusCode::UNAUTHORIZED {
+            let value = axum::http::HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(WWW_AUTHENTICATE, value);
+        }
         if status == StatusCode::SERVICE_UNAVAILABLE {
             let value = axum::http::HeaderValue::from_static(RETRY_AFTER_S);
             response.headers_mut().insert(RETRY_AFTER, value);

@@ -23,9 +23,9 @@ use super::native;
 use super::supply::Event;
 use super::table::{Fed, Fresh, Noted, PART_ROWS, Row, Table, Tally};
 use super::{PickRequest, Picked, TARGETS_MAX, key_hash};
-use crate::config::PoolConfig;
+use crate::config::{OnFault, PoolConfig};
 use crate::policy::guest::{Request, TargetView};
-use crate::policy::{CallError, Decider, Kind, StrategyGuest};
+use crate::policy::{CallError, Decider, Generation, Kind, StrategyGuest};
 
 /// What a request waits for the guest at most; then it is answered natively.
 ///
@@ -42,6 +42,9 @@ const RANKS_WAIT: Duration = Duration::from_millis(10);
 /// Hosts that choose, as strategies are told: others are not heard of. What targets report of others'
 /// requests tells more: see `policies/balanced`.
 const HOSTS: u32 = 1;
+/// Why the strategy did not choose although nothing is wrong with it.
+const BUSY: &str = "busy";
+const NO_ANSWER: &str = "no answer";
 /// Rounds in which a new guest catches up with what changes while it is fed, at most.
 const CATCH_UP_MAX: usize = 8;
 /// Changed rows that may be left for the moment of the swap.
@@ -56,6 +59,7 @@ pub struct Pool {
     pub(super) number: u64,
     /// By kind.
     wanted: Mutex<[Wanted; 2]>,
+    on_fault: Mutex<OnFault>,
     strategy: Mutex<Seat>,
     /// Threads that try for the guest's seat.
     waiting: AtomicU32,
@@ -102,6 +106,8 @@ pub struct PolicyStatus {
     pub faults: u64,
     /// Swaps to another generation.
     pub swaps: u64,
+    /// Generations that failed too often, and do not serve here any more.
+    pub quarantined: Vec<Generation>,
 }
 
 /// What was answered how often.
@@ -113,6 +119,8 @@ pub struct Counts {
     pub by_native: AtomicU64,
     /// Requests without an eligible target.
     pub nobody: AtomicU64,
+    /// Requests that were refused because the strategy did not serve.
+    pub refused: AtomicU64,
     /// Loads that were NaN, infinite or negative.
     pub bad_loads: AtomicU64,
     /// Outcomes of its targets: successes.
@@ -193,6 +201,7 @@ impl Pool {
             service: config.service.clone(),
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             wanted: Mutex::new(Wanted::both(config)),
+            on_fault: Mutex::new(config.on_fault),
             strategy: Mutex::new(Seat::Native(not_yet)),
             waiting: AtomicU32::new(0),
             table: Mutex::new(table),
@@ -207,6 +216,7 @@ impl Pool {
     /// supply has seated the new ones.
     pub(super) fn reconfigure(&self, config: &PoolConfig) {
         *self.wanted.lock() = Wanted::both(config);
+        *self.on_fault.lock() = config.on_fault;
         self.table.lock().configure(config.health.clone());
     }
 
@@ -315,7 +325,7 @@ impl Pool {
         scene: &mut Option<Scene>,
     ) -> Result<(Vec<Picked>, Decider), Arc<str>> {
         let Some(mut seat) = self.try_seat(GUEST_WAIT) else {
-            return Err("busy".into());
+            return Err(BUSY.into());
         };
         if self.has_news.load(Ordering::Acquire) {
             self.tell_part(&mut seat, Noted::Now, ask.request.now_ms);
@@ -334,7 +344,7 @@ impl Pool {
         }
         let picked = hand_out(&mut self.table.lock(), &chosen, ask, scene);
         if picked.is_empty() && self.has_candidate(ask) {
-            return Err("no answer".into());
+            return Err(NO_ANSWER.into());
         }
         Ok((picked, decider))
     }
@@ -368,6 +378,10 @@ impl Pool {
             (false, false) => &self.counts.by_native,
         };
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_refused(&self) {
+        self.counts.refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Asks the guest for `n` different targets, best first. What was chosen before a fault is good.
@@ -555,8 +569,38 @@ impl Pool {
         if status.serving.as_ref() != Some(&decider) {
             status.swaps += 1;
         }
+        status.quarantined.retain(|generation| *generation != decider.generation);
         status.serving = Some(decider);
         status.trouble = None;
+    }
+
+    /// A generation failed too often.
+    pub(super) fn note_quarantine(&self, kind: Kind, generation: Generation) {
+        self.status_of(kind).lock().quarantined.push(generation);
+    }
+
+    /// Whether a policy that fails too often makes way for the last good one.
+    pub(super) fn rolls_back(&self) -> bool {
+        *self.on_fault.lock() != OnFault::Native
+    }
+
+    /// Whether a request is refused for which the strategy could not be asked for this reason: not
+    /// for a moment's haste, and not where the strategy has no answer.
+    pub(super) fn refuses(&self, why: &str) -> bool {
+        why != BUSY && why != NO_ANSWER && *self.on_fault.lock() == OnFault::Refuse
+    }
+
+    /// There is no policy of the wanted name any more. A strategy is stood in for natively; a formula
+    /// serves on, because there are no loads without one.
+    pub(super) fn withdraw(&self, kind: Kind, why: &str) {
+        if kind == Kind::Formula {
+            return;
+        }
+        let old = std::mem::replace(&mut *self.seat(), Seat::Native("no policy".into()));
+        drop(old); // outside the lock
+        let mut status = self.status_of(kind).lock();
+        status.serving = None;
+        status.trouble = Some(why.into());
     }
 
     /// The newest generation cannot be used; whatever serves goes on.

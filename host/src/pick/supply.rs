@@ -1,11 +1,14 @@
 //! Keeps every pool supplied with guests of the newest good generation.
 //!
-//! In: "look at the folder", "this guest failed", another configuration. Out: guests that were started, configured and
-//! tried, swapped in while requests go on. One thread. Invariants: a generation that does not start
-//! changes nothing and is not tried again until the file changes, unless the machine was short of
-//! something; a pool that the configuration changes keeps what serves it until what is wanted instead
-//! has started, and a new pool is offered only when it has its guests; a guest that failed is rebuilt from the last good generation after a jittered, doubling
-//! back-off; what else happens in the folder never keeps a change from being seen.
+//! In: "look at the folder", "this guest failed", an operator's wish, another configuration. Out: guests
+//! that were started, configured and tried, swapped in while requests go on. One thread. Invariants: a
+//! generation that does not start changes nothing and is not tried again until the file changes, unless
+//! the machine was short of something; a pool that the configuration changes keeps what serves it until
+//! what is wanted instead has started, and a new pool is offered only when it has its guests; a guest
+//! that failed is rebuilt after a jittered, doubling back-off, and one that fails too often makes way
+//! for the last good generation; what else happens in the folder never keeps a change from being seen.
+
+mod seat;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,22 +24,14 @@ use super::pool::{Pool, Wanted, index};
 use super::score::Scorers;
 use crate::clock::Clock;
 use crate::config::PoolConfig;
-use crate::policy::guest::{Request, TargetView};
 use crate::policy::library::policy_name;
+use crate::policy::trial::{try_formula, try_strategy};
 use crate::policy::{
-    CallError, Entry, FormulaGuest, Generation, Kind, Library, Module, PolicyEngine, StartError,
-    StrategyGuest,
+    Entry, Form, FormulaGuest, Generation, Kind, Library, PolicyEngine, StartError, StrategyGuest,
+    WishError,
 };
 use crate::watch::{Hint, Pace, Watch};
-
-/// First and longest wait before a failed guest is rebuilt.
-const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// Times that a generation which never served is started again, when the machine was at fault.
-const RETRIES_MAX: u32 = 5;
-/// A guest that served this long starts again with the first wait.
-const CALM: Duration = Duration::from_secs(60);
-/// Picks of a trial: every fourth with few candidates.
-const TRIAL_PICKS: u64 = 16;
+use seat::{Make, Seat};
 
 /// What the supply is told.
 #[derive(Debug)]
@@ -47,6 +42,8 @@ pub enum Event {
     LookNow,
     /// The configuration changed.
     Configure(Setup),
+    /// An operator wants something.
+    Wish(Wish),
     /// A pool's guest failed and was dropped.
     Failed {
         /// By number.
@@ -67,8 +64,32 @@ pub struct Setup {
     pub pools: Vec<PoolConfig>,
     /// Where policies are dropped.
     pub folder: PathBuf,
+    /// How long a removed file's generation is used on.
+    pub grace: Duration,
     /// Told when every pool has its guests, or says why not.
     pub done: oneshot::Sender<()>,
+}
+
+/// What an operator wants, and who waits for it.
+#[derive(Debug)]
+pub struct Wish {
+    /// The policy's name.
+    pub name: String,
+    /// What to do with it.
+    pub action: Action,
+    /// Told when pools have what they want now, or why they cannot.
+    pub done: oneshot::Sender<Result<Option<Generation>, WishError>>,
+}
+
+/// What an operator can do with a policy.
+#[derive(Debug)]
+pub enum Action {
+    /// Use this file's content from now on.
+    Upload(Form, Vec<u8>),
+    /// Use a generation that is kept; empty: the previous one.
+    Activate(String),
+    /// Remove its files.
+    Delete,
 }
 
 /// The library's entries as of its last change, for whoever wants to show them.
@@ -94,28 +115,6 @@ struct Served {
     seats: [Seat; 2],
 }
 
-/// What a guest is started from.
-#[derive(Clone)]
-struct Make {
-    wanted: Wanted,
-    module: Arc<Module>,
-}
-
-/// What is known of one pool's formula or strategy.
-#[derive(Default)]
-struct Seat {
-    /// What was wanted and the newest generation of it that was tried, good or bad.
-    tried: Option<(Wanted, Generation)>,
-    /// The last good one, to rebuild from.
-    good: Option<Make>,
-    /// The guest that was seated last.
-    serial: u64,
-    /// What is started again, and when.
-    again: Option<(Instant, Make)>,
-    failures: u32,
-    seated: Option<Instant>,
-}
-
 impl Supply {
     /// A supply for these pools from this folder.
     #[must_use]
@@ -127,14 +126,23 @@ impl Supply {
         scorers: Arc<Scorers>,
         changes: Arc<watch::Sender<u64>>,
     ) -> Self {
-        let library = Library::new(engine, folder.clone());
-        let (served, board) = (Vec::new(), Arc::default());
+        let (served, board) = (Vec::new(), Board::default());
+        let (shown, told) = (Arc::clone(&board), Arc::clone(&changes));
+        let library = Library::new(engine, folder.clone(), move |entries| {
+            *shown.lock() = Arc::new(entries.clone());
+            told.send_modify(|changes| *changes += 1);
+        });
         let look = events.0.clone();
         // The receiver lives as long as this thread: a send that fails has nobody to tell.
         let look = move |hint| look.send(Event::Look(hint)).unwrap_or_default();
         let watch = Watch::new(|path| policy_name(path).is_some(), look);
         let clock = pools.clock();
         Self { library, folder, watch, served, pools, scorers, events, board, clock, changes }
+    }
+
+    /// Uses the generation of a removed file for so long.
+    pub fn set_grace(&mut self, grace: Duration) {
+        self.library.set_grace(grace);
     }
 
     /// Where the policies are shown.
@@ -158,16 +166,18 @@ impl Supply {
         let mut pace = Pace::new(Instant::now());
         loop {
             let seats = self.served.iter().flat_map(|served| &served.seats);
-            let again = seats.filter_map(|seat| seat.again.as_ref());
-            let due = again.map(|(at, _)| *at).fold(pace.due(), Instant::min);
+            let due = seats.filter_map(Seat::due).chain(self.library.due());
+            let due = due.fold(pace.due(), Instant::min);
             match self.events.1.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Event::Look(hint)) => pace.note(hint, Instant::now()),
                 Ok(Event::LookNow) => pace.hurry(Instant::now()),
                 Ok(Event::Configure(setup)) => {
                     self.move_to(setup.folder);
+                    self.library.set_grace(setup.grace);
                     self.configure(&setup.pools);
                     setup.done.send(()).ok(); // nobody waits if the process is stopping
                 }
+                Ok(Event::Wish(wish)) => self.follow(wish),
                 Ok(Event::Failed { pool, kind, serial }) => self.failed(pool, kind, serial),
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
@@ -179,8 +189,41 @@ impl Supply {
                 }
                 pace.looked(Instant::now());
             }
+            if self.library.give_up(Instant::now()) {
+                self.supply();
+            }
             self.start_again();
         }
+    }
+
+    /// Does what an operator wants.
+    fn follow(&mut self, wish: Wish) {
+        let Wish { name, action, done } = wish;
+        let outcome = match action {
+            Action::Upload(form, bytes) => self.library.upload(&name, form, &bytes).map(Some),
+            Action::Activate(generation) => self.library.activate(&name, &generation).map(Some),
+            Action::Delete => self.library.delete(&name).map(|()| None),
+        };
+        match &outcome {
+            Ok(generation) => {
+                let generation = generation.map(|generation| generation.to_string());
+                tracing::info!(policy = name, generation, "an operator's wish is followed");
+                // What was tried or quarantined before is tried again: the operator has seen it.
+                for Served { pool, seats } in &mut self.served {
+                    for kind in [Kind::Formula, Kind::Strategy] {
+                        if *pool.wanted(kind).policy == *name {
+                            seats[index(kind)].forget();
+                        }
+                    }
+                }
+                self.supply();
+            }
+            Err(error) => {
+                tracing::warn!(policy = name, %error, "an operator's wish is not followed")
+            }
+        }
+        self.changed();
+        done.send(outcome).ok(); // who asked may have gone
     }
 
     /// Works for these pools from now on.
@@ -218,14 +261,42 @@ impl Supply {
 
     /// A pool's guest failed; nothing to do if it is not the one that was seated last.
     fn failed(&mut self, pool: u64, kind: Kind, serial: u64) {
-        let served = self.served.iter_mut().find(|served| served.pool.number == pool);
-        let seat = served.map(|served| &mut served.seats[index(kind)]);
-        if let Some(seat) = seat.filter(|seat| seat.serial == serial)
-            && let Some(good) = seat.good.clone()
-        {
-            seat.start_again(Instant::now(), good);
+        let Some(place) = self.served.iter().position(|served| served.pool.number == pool) else {
+            return;
+        };
+        let Served { pool, seats } = &mut self.served[place];
+        let seat = &mut seats[index(kind)];
+        let Some(bad) = seat.made_from(serial) else { return };
+        let now = Instant::now();
+        let fails_too_often = seat.note_fault(now) && pool.rolls_back();
+        match self.last_good(place, kind, &bad).filter(|_| fails_too_often) {
+            Some(good) => self.roll_back(place, kind, &bad, good),
+            None => self.served[place].seats[index(kind)].start_again(bad, now),
         }
         self.changed();
+    }
+
+    /// What served this seat before, or the built-in of the name.
+    fn last_good(&mut self, place: usize, kind: Kind, bad: &Make) -> Option<Make> {
+        let seat = &self.served[place].seats[index(kind)];
+        if let Some(before) = seat.before() {
+            return Some(before.clone());
+        }
+        let module = self.library.built_in_module(&bad.wanted.policy)?;
+        let serves = module.kind() == kind && seat.is_other(module.generation);
+        serves.then(|| Make { wanted: bad.wanted.clone(), module })
+    }
+
+    fn roll_back(&mut self, place: usize, kind: Kind, bad: &Make, good: Make) {
+        let Served { pool, seats } = &mut self.served[place];
+        let (generation, back_to) = (bad.module.generation, good.module.generation);
+        tracing::error!(
+            pool = pool.name(), policy = %bad.wanted.policy, %kind, %generation, %back_to,
+            "policy failed too often and is quarantined, the last good generation serves"
+        );
+        seats[index(kind)].quarantine(generation);
+        pool.note_quarantine(kind, generation);
+        self.seat(place, kind, good);
     }
 
     /// Gives every pool the newest generation that it has not tried.
@@ -234,15 +305,17 @@ impl Supply {
             for kind in [Kind::Formula, Kind::Strategy] {
                 let Served { pool, seats } = &mut self.served[place];
                 let wanted = pool.wanted(kind);
+                let seat = &mut seats[index(kind)];
                 let Some(module) = self.library.module(&wanted.policy) else {
-                    pool.note_trouble(kind, &no_policy(&self.library, &self.folder, &wanted));
+                    let why = no_policy(&self.library, &self.folder, &wanted);
+                    if seat.has(&wanted.policy) {
+                        seat.forget();
+                        pool.withdraw(kind, &why);
+                    }
+                    pool.note_trouble(kind, &why);
                     continue;
                 };
-                let seat = &mut seats[index(kind)];
-                let trial = Some((wanted.clone(), module.generation));
-                if seat.tried != trial {
-                    seat.tried = trial;
-                    seat.failures = 0;
+                if seat.is_news(&wanted, module.generation) {
                     self.seat(place, kind, Make { wanted, module });
                 }
             }
@@ -254,8 +327,8 @@ impl Supply {
     fn start_again(&mut self) {
         for place in 0..self.served.len() {
             for kind in [Kind::Formula, Kind::Strategy] {
-                let again = &mut self.served[place].seats[index(kind)].again;
-                if let Some((_, make)) = again.take_if(|(at, _)| *at <= Instant::now()) {
+                let seat = &mut self.served[place].seats[index(kind)];
+                if let Some(make) = seat.take_due(Instant::now()) {
                     self.seat(place, kind, make);
                     self.changed();
                 }
@@ -275,24 +348,13 @@ impl Supply {
         match seated {
             Ok(serial) => {
                 tracing::info!(pool = pool.name(), %policy, %kind, %generation, "policy serves");
-                seat.good = Some(make);
-                seat.serial = serial;
-                seat.again = None;
-                seat.seated = Some(Instant::now());
+                seat.seated(make, serial, Instant::now());
             }
             Err(error) => {
                 let kept = pool.serving(kind).map_or("none".to_owned(), |kept| kept.to_string());
                 tracing::warn!(pool = pool.name(), %policy, %kind, %generation, %error, kept, "policy not used");
                 pool.note_trouble(kind, &format!("generation {generation} is not used: {error}"));
-                // A good generation that fails now may work again; any other only if it was the
-                // machine's fault, and not for ever.
-                let is_same = |good: &Make| {
-                    good.module.generation == generation && good.wanted == make.wanted
-                };
-                let was_good = seat.good.as_ref().is_some_and(is_same);
-                if was_good || (error.may_pass() && seat.failures < RETRIES_MAX) {
-                    seat.start_again(Instant::now(), make);
-                }
+                seat.could_not_start(make, error.may_pass(), Instant::now());
             }
         }
     }
@@ -327,20 +389,6 @@ impl Supply {
     }
 }
 
-impl Seat {
-    /// Sets the time at which this is started again.
-    fn start_again(&mut self, now: Instant, make: Make) {
-        if self.seated.take().is_some_and(|at| now.duration_since(at) > CALM) {
-            self.failures = 0;
-        }
-        let (first, longest) = BACK_OFF;
-        let wait = first.saturating_mul(1 << self.failures.min(16)).min(longest);
-        self.failures = self.failures.saturating_add(1);
-        // A quarter more or less: pools that failed together do not come back together.
-        self.again = Some((now + wait.mul_f64(0.75 + fastrand::f64() / 2.0), make));
-    }
-}
-
 fn no_policy(library: &Library, folder: &Path, wanted: &Wanted) -> String {
     let name = &wanted.policy;
     let refused = library.entries().get(name).and_then(|entry| entry.refused.as_ref());
@@ -349,63 +397,4 @@ fn no_policy(library: &Library, folder: &Path, wanted: &Wanted) -> String {
     }
     let folder = folder.display();
     format!("there is no policy {name}: drop {name}.wasm or {name}.formula into {folder}")
-}
-
-/// A few rows through a formula that nobody waits for.
-fn try_formula(guest: &mut FormulaGuest) -> Result<(), CallError> {
-    let slots = [0, 1, 2, 3];
-    let mut values = Vec::new();
-    for value in [0.0, 0.5, 1.0, 1e6] {
-        let row = guest.metrics().iter().map(|metric| metric.fallback.unwrap_or(value));
-        values.extend(row);
-    }
-    guest.evaluate(0, &slots, &values)?;
-    guest.evaluate(1, &[], &[])?;
-    guest.leave(&slots)?;
-    let state = guest.save()?;
-    guest.restore(&state)?;
-    Ok(())
-}
-
-/// A small fleet and some picks through a strategy that nobody waits for.
-fn try_strategy(guest: &mut StrategyGuest) -> Result<(), CallError> {
-    let view = |slot: u32| TargetView {
-        slot,
-        load: if slot == 3 { f64::NAN } else { f64::from(slot) / 8.0 },
-        weight: 1.0,
-        in_flight: 0,
-        picks: slot,
-        age_ms: 0,
-        latency_us: 0,
-        error_rate: 0.0,
-        eligible: slot != 5,
-        warm: 1.0,
-        accepted: u64::from(slot),
-        completed: 0,
-        identity: u64::from(slot),
-    };
-    let request = |random| Request { key: random, class: 0, cost: 1.0, now_ms: random, random };
-    let check = |guest: &mut StrategyGuest, call, slot: Option<u32>| match slot {
-        Some(slot) if slot >= 8 || slot == 5 => {
-            Err(guest.nonsense(call, format!("slot {slot} of a trial fleet may not be picked")))
-        }
-        _ => Ok(()),
-    };
-    if let Some(slot) = guest.pick(request(0))? {
-        return Err(guest.nonsense("pick", format!("slot {slot} of an empty fleet")));
-    }
-    guest.update(0, 1, &(0..8).map(view).collect::<Vec<_>>())?;
-    for round in 0..TRIAL_PICKS {
-        let random = round.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let slot = guest.pick(request(random))?;
-        check(guest, "pick", slot)?;
-        if round % 4 == 0 {
-            let slot = guest.pick_among(request(random), &[1, 2])?;
-            check(guest, "pick-among", slot)?;
-        }
-    }
-    guest.leave(&[0, 1])?;
-    let state = guest.save()?;
-    guest.restore(&state)?;
-    Ok(())
 }

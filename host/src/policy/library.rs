@@ -1,61 +1,52 @@
 //! The policies by name: those inside this program and those in the policies folder.
 //!
-//! In: what lies in the folder now. Out: the newest good module of each name, and what is wrong with
-//! the others. Identity is the content's hash: touching a file loads nothing, and bytes that were
-//! refused are not tried again until they change. A file overrides the built-in of its name; a
-//! refused file leaves what was there; a removed file gives the name back to the built-in, or, where
-//! there is none, leaves the last good module.
+//! In: what lies in the folder now, and what an operator asks for. Out: the generation to use of each
+//! name, those before it, and what is wrong with the others. Identity is the content's hash: touching a
+//! file loads nothing, and bytes that were refused are not tried again until they change. A file
+//! overrides the built-in of its name; a refused file leaves what was there. A file that is removed
+//! is used on for a grace period; then the name goes back to the built-in, or, where there is none,
+//! to nobody. What an operator asks for is written into the folder first, so that a restart finds it.
+
+mod entry;
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::builtin::BUILTIN;
 use super::engine::PolicyEngine;
-use super::module::{Generation, Module};
+use super::module::{Form, Generation, Module, ModuleError};
+use super::steps::Steps;
 use crate::watch::read;
+pub use entry::{Entry, Kept, Origin, Refused};
 
-/// Where a module comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
-    /// Inside this program.
-    BuiltIn,
-    /// A file of the policies folder.
-    File(PathBuf),
+/// Why an operator's wish was not followed.
+#[derive(Debug, thiserror::Error)]
+pub enum WishError {
+    /// Nothing of this name.
+    #[error("there is no policy {0}")]
+    Unknown(String),
+    /// Not a good policy; nothing was written.
+    #[error("{0}")]
+    Refused(String),
+    /// Not among the generations that are kept.
+    #[error("{0}")]
+    NotKept(String),
+    /// The folder cannot be written.
+    #[error("cannot write {}: {error}", path.display())]
+    Write {
+        /// Where.
+        path: PathBuf,
+        /// The operating system's words.
+        error: io::Error,
+    },
 }
 
-/// A file that is not used, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
-    /// The file.
-    pub path: PathBuf,
-    /// Its content, where it could be read.
-    pub generation: Option<Generation>,
-    /// What is wrong and what to do.
-    pub reason: String,
-}
-
-/// What is known under one name.
-#[derive(Debug, Clone, Default)]
-pub struct Entry {
-    /// The newest good module; `None`: there never was one, or the built-in was not needed yet.
-    pub module: Option<Arc<Module>>,
-    /// Where it comes from.
-    pub origin: Option<Origin>,
-    /// The generation before it.
-    pub previous: Option<Generation>,
-    /// How long its check and compilation took.
-    pub load_time: Duration,
-    /// Loads of this name that succeeded.
-    pub loads: u64,
-    /// Loads of this name that failed.
-    pub refusals: u64,
-    /// The file that is not used now.
-    pub refused: Option<Refused>,
-}
+/// Told of all entries.
+type Show = Box<dyn Fn(&BTreeMap<Arc<str>, Entry>) + Send>;
 
 /// All policies by name.
 pub struct Library {
@@ -66,14 +57,23 @@ pub struct Library {
     seen: BTreeMap<PathBuf, Option<Generation>>,
     /// What is wrong with the folder was said.
     complained: bool,
+    /// How long a removed file's generation is used on.
+    grace: Duration,
+    /// Told whenever an entry changes.
+    show: Show,
 }
 
 impl Library {
-    /// A library over this folder, which need not exist (yet). Nothing is compiled here.
+    /// A library over this folder, which need not exist (yet). Nothing is compiled here. `show` is
+    /// told of all entries whenever one changes.
     #[must_use]
-    pub fn new(engine: PolicyEngine, folder: PathBuf) -> Self {
+    pub fn new(
+        engine: PolicyEngine,
+        folder: PathBuf,
+        show: impl Fn(&BTreeMap<Arc<str>, Entry>) + Send + 'static,
+    ) -> Self {
         let built_in = |(name, _): &(&str, _)| {
-            (Arc::from(*name), Entry { origin: Some(Origin::BuiltIn), ..Entry::default() })
+            (Arc::from(*name), Entry { is_built_in: true, ..Entry::default() })
         };
         Self {
             engine,
@@ -81,7 +81,14 @@ impl Library {
             entries: BTreeMap::from_iter(BUILTIN.iter().map(built_in)),
             seen: BTreeMap::new(),
             complained: false,
+            grace: Duration::ZERO,
+            show: Box::new(show),
         }
+    }
+
+    /// Uses the generation of a removed file for so long.
+    pub fn set_grace(&mut self, grace: Duration) {
+        self.grace = grace;
     }
 
     /// Reads another folder from the next scan on. What the old one held is treated as removed.
@@ -110,10 +117,51 @@ impl Library {
     /// The module of a name; a built-in is compiled when it is first asked for.
     pub fn module(&mut self, name: &str) -> Option<Arc<Module>> {
         let entry = self.entries.get(name)?;
-        if entry.module.is_none() && entry.origin == Some(Origin::BuiltIn) {
+        if entry.generations.is_empty() && entry.is_built_in {
             self.load_built_in(name);
         }
-        self.entries.get(name)?.module.clone()
+        self.entries.get(name)?.newest().map(|kept| Arc::clone(&kept.module))
+    }
+
+    /// The built-in of a name, whatever is in use.
+    pub fn built_in_module(&mut self, name: &str) -> Option<Arc<Module>> {
+        let entry = self.entries.get(name).filter(|entry| entry.is_built_in)?;
+        let kept = entry.generations.iter().find(|kept| kept.origin == Origin::BuiltIn);
+        match kept {
+            Some(kept) => Some(Arc::clone(&kept.module)),
+            None => self.compile_built_in(name).map(|kept| kept.module),
+        }
+    }
+
+    /// When the next removed file's grace is over.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        self.entries.values().filter_map(|entry| entry.removed).min().map(|at| at + self.grace)
+    }
+
+    /// Gives up what was removed long enough ago; true when any entry changed.
+    pub fn give_up(&mut self, now: Instant) -> bool {
+        let grace = self.grace;
+        let (mut back, mut changed) = (Vec::new(), false);
+        for (name, entry) in self
+            .entries
+            .iter_mut()
+            .filter(|(_, entry)| entry.removed.is_some_and(|at| now >= at + grace))
+        {
+            entry.removed = None;
+            changed = true;
+            if entry.is_built_in {
+                back.push(Arc::clone(name));
+            } else {
+                tracing::warn!(policy = %name, "policy file removed: its last generation is given up");
+                entry.is_withdrawn = true;
+            }
+        }
+        for name in back {
+            tracing::info!(policy = %name, "policy file removed, the built-in of its name serves");
+            self.load_built_in(&name);
+        }
+        changed
     }
 
     /// Looks at the folder; true when any entry changed.
@@ -175,7 +223,8 @@ impl Library {
                     return false;
                 }
                 self.seen.insert(path.to_owned(), None);
-                self.refuse(path, name, None, reason);
+                let path = path.to_owned();
+                self.refuse(name, Refused { path, generation: None, reason, steps: Vec::new() });
                 return true;
             }
         };
@@ -186,31 +235,71 @@ impl Library {
         self.seen.insert(path.to_owned(), Some(generation));
         if let Some(other) = self.other_file(path, name) {
             let reason = format!("{} has the same policy name and is used", other.display());
-            self.refuse(path, name, Some(generation), reason);
+            let (path, generation) = (path.to_owned(), Some(generation));
+            self.refuse(name, Refused { path, generation, reason, steps: Vec::new() });
             return true;
         }
-        let begin = Instant::now();
-        match self.compile(path, &bytes) {
-            Ok(module) => {
-                let origin = Origin::File(path.to_owned());
-                self.accept(name, module, origin, begin.elapsed());
-            }
-            Err(reason) => self.refuse(path, name, Some(generation), reason),
-        }
+        self.load(path, name, &bytes);
         true
     }
 
-    fn compile(&self, path: &Path, bytes: &[u8]) -> Result<Module, String> {
-        if path.extension().is_some_and(|extension| extension == "wasm") {
-            return Module::from_wasm(&self.engine, bytes).map_err(|error| error.to_string());
+    /// Checks and compiles a file's content and takes it, or notes what is wrong with it.
+    fn load(&mut self, path: &Path, name: &Arc<str>, bytes: &[u8]) {
+        let (form, generation) = (Form::of(path).unwrap_or(Form::Wasm), Generation::of(bytes));
+        let kept = self.entries.get(name).and_then(|entry| {
+            entry.generations.iter().find(|kept| kept.generation() == generation).cloned()
+        });
+        let origin = Origin::File(path.to_owned());
+        if let Some(kept) = kept {
+            self.accept(name, Kept { origin, content: Some((form, bytes.into())), ..kept });
+            return;
         }
-        let text = std::str::from_utf8(bytes).map_err(|error| format!("not UTF-8: {error}"))?;
-        Module::from_text(&self.engine, text).map_err(|error| error.to_string())
+        match self.compile(name, form, bytes) {
+            Ok(kept) => self.accept(name, Kept { origin, ..kept }),
+            Err((reason, steps)) => {
+                let reason = reason.to_string();
+                let refused = Refused {
+                    path: path.to_owned(),
+                    generation: Some(generation),
+                    reason,
+                    steps: steps.taken(),
+                };
+                self.refuse(name, refused);
+            }
+        }
+    }
+
+    /// A generation from a file's content; it is shown as loading meanwhile.
+    fn compile(
+        &mut self,
+        name: &Arc<str>,
+        form: Form,
+        bytes: &[u8],
+    ) -> Result<Kept, (ModuleError, Steps)> {
+        self.show_loading(name, Some(Generation::of(bytes)));
+        let steps = Steps::default();
+        let module = Module::load(&self.engine, form, bytes, &steps);
+        self.show_loading(name, None);
+        match module {
+            Ok(module) => Ok(Kept {
+                module: Arc::new(module),
+                origin: Origin::BuiltIn,
+                content: Some((form, bytes.into())),
+                steps: steps.taken(),
+                loaded: Instant::now(),
+            }),
+            Err(error) => Err((error, steps)),
+        }
+    }
+
+    fn show_loading(&mut self, name: &Arc<str>, loading: Option<Generation>) {
+        self.entries.entry(Arc::clone(name)).or_default().loading = loading;
+        (self.show)(&self.entries);
     }
 
     /// Another file of the same name that is in use.
     fn other_file(&self, path: &Path, name: &Arc<str>) -> Option<PathBuf> {
-        match self.entries.get(name)?.origin.as_ref()? {
+        match &self.entries.get(name)?.newest()?.origin {
             Origin::File(used) if used != path && self.seen.contains_key(used) => {
                 Some(used.clone())
             }
@@ -218,36 +307,25 @@ impl Library {
         }
     }
 
-    fn accept(&mut self, name: &Arc<str>, module: Module, origin: Origin, load_time: Duration) {
+    fn accept(&mut self, name: &Arc<str>, kept: Kept) {
         let entry = self.entries.entry(Arc::clone(name)).or_default();
-        let generation = module.generation;
-        tracing::info!(policy = %name, kind = %module.kind(), %generation, ?load_time, "policy loaded");
-        entry.previous = entry.module.as_ref().map(|module| module.generation);
-        entry.module = Some(Arc::new(module));
-        let origin_path = match &origin {
-            Origin::File(path) => Some(path),
-            Origin::BuiltIn => None,
-        };
-        entry.load_time = load_time;
+        let (kind, generation) = (kept.module.kind(), kept.generation());
+        let took: Duration = kept.steps.iter().map(|step| step.took).sum();
+        tracing::info!(policy = %name, %kind, %generation, ?took, "policy loaded");
         entry.loads += 1;
-        let is_this = |refused: &mut Refused| origin_path == Some(&refused.path);
+        let is_this = |refused: &mut Refused| kept.origin == Origin::File(refused.path.clone());
         entry.refused.take_if(is_this);
-        entry.origin = Some(origin);
+        entry.put(kept);
     }
 
-    fn refuse(
-        &mut self,
-        path: &Path,
-        name: &Arc<str>,
-        generation: Option<Generation>,
-        reason: String,
-    ) {
+    fn refuse(&mut self, name: &Arc<str>, refused: Refused) {
         let entry = self.entries.entry(Arc::clone(name)).or_default();
-        let kept = entry.module.as_ref().map(|module| module.generation.to_string());
-        let kept = kept.as_deref().unwrap_or("none");
-        tracing::warn!(policy = %name, file = %path.display(), reason, kept, "policy refused");
+        let used = entry.newest().map(|kept| kept.generation().to_string());
+        let used = used.as_deref().unwrap_or("none");
+        let (file, reason) = (refused.path.display(), &refused.reason);
+        tracing::warn!(policy = %name, %file, reason, kept = used, "policy refused");
         entry.refusals += 1;
-        entry.refused = Some(Refused { path: path.to_owned(), generation, reason });
+        entry.refused = Some(refused);
     }
 
     /// A file is gone.
@@ -258,37 +336,139 @@ impl Library {
         let Some(entry) = self.entries.get_mut(&name) else {
             return false;
         };
-        if entry.refused.as_ref().is_some_and(|refused| refused.path == path) {
-            entry.refused = None;
+        entry.refused.take_if(|refused| refused.path == path);
+        let in_use = entry.newest().map(|kept| &kept.origin);
+        if in_use == Some(&Origin::File(path.to_owned())) {
+            let grace = self.grace;
+            tracing::info!(policy = %name, ?grace, "policy file removed, its generation serves on for a while");
+            entry.removed = Some(Instant::now());
+            // A second file of the same name was refused because of this one: look at it again.
+            self.seen.retain(|other, _| policy_name(other).as_ref() != Some(&name));
         }
-        if entry.origin != Some(Origin::File(path.to_owned())) {
-            return true;
-        }
-        if BUILTIN.iter().any(|(built_in, _)| **built_in == *name) {
-            tracing::info!(policy = %name, "policy file removed, the built-in of its name serves");
-            self.load_built_in(&name);
-        } else {
-            tracing::warn!(policy = %name, "policy file removed, its last generation serves on");
-        }
-        // A second file of the same name was refused because of this one: look at it again.
-        self.seen.retain(|other, _| policy_name(other).as_ref() != Some(&name));
         true
     }
 
     fn load_built_in(&mut self, name: &str) {
-        let Some((name, bytes)) = BUILTIN.iter().find(|(built_in, _)| *built_in == name) else {
-            return;
-        };
-        let begin = Instant::now();
-        match Module::from_wasm(&self.engine, bytes) {
-            Ok(module) => {
-                self.accept(&Arc::from(*name), module, Origin::BuiltIn, begin.elapsed());
-            }
-            Err(error) => {
+        if let Some(kept) = self.compile_built_in(name) {
+            self.accept(&Arc::from(name), kept);
+        }
+    }
+
+    fn compile_built_in(&mut self, name: &str) -> Option<Kept> {
+        let (name, bytes) = BUILTIN.iter().find(|(built_in, _)| *built_in == name)?;
+        match self.compile(&Arc::from(*name), Form::Wasm, bytes) {
+            Ok(kept) => Some(Kept { content: None, ..kept }),
+            Err((error, _)) => {
                 tracing::error!(policy = name, %error, "the built-in policy does not load");
+                None
             }
         }
     }
+
+    /// Takes a file's content as the newest generation of a name and writes it into the folder.
+    ///
+    /// # Errors
+    /// It is not good, and nothing has changed; or it cannot be written.
+    pub fn upload(
+        &mut self,
+        name: &str,
+        form: Form,
+        bytes: &[u8],
+    ) -> Result<Generation, WishError> {
+        let name: Arc<str> = Arc::from(name);
+        let compiled = self.compile(&name, form, bytes);
+        let kept = compiled.map_err(|(error, _)| WishError::Refused(error.to_string()))?;
+        self.write_and_use(&name, kept)
+    }
+
+    /// Goes to a generation that is kept, the previous one if `generation` is empty, and writes it
+    /// into the folder.
+    ///
+    /// # Errors
+    /// It is not kept; or the folder cannot be written.
+    pub fn activate(&mut self, name: &str, generation: &str) -> Result<Generation, WishError> {
+        let entry = self.entries.get(name).ok_or_else(|| WishError::Unknown(name.to_owned()))?;
+        let Some(kept) = entry.kept(generation).cloned() else {
+            let kept: Vec<_> =
+                entry.generations.iter().map(|kept| kept.generation().to_string()).collect();
+            let kept = if kept.is_empty() { "none".to_owned() } else { kept.join(", ") };
+            let what =
+                if generation.is_empty() { "no previous generation" } else { "no such generation" };
+            return Err(WishError::NotKept(format!("{what} of {name} is kept; kept: {kept}")));
+        };
+        self.write_and_use(&Arc::from(name), kept)
+    }
+
+    /// Removes the files of a name: at once, without grace.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be removed.
+    pub fn delete(&mut self, name: &str) -> Result<(), WishError> {
+        let files = self.files_of(name);
+        if files.is_empty() {
+            return Err(WishError::Unknown(format!("{name} in the policies folder")));
+        }
+        for path in files {
+            fs::remove_file(&path)
+                .map_err(|error| WishError::Write { path: path.clone(), error })?;
+            self.seen.remove(&path);
+            self.remove(&path);
+        }
+        if let Some(entry) = self.entries.get_mut(name).filter(|entry| entry.removed.is_some()) {
+            entry.removed = Instant::now().checked_sub(self.grace).or(entry.removed);
+        }
+        self.give_up(Instant::now());
+        Ok(())
+    }
+
+    /// The files of a name that are there.
+    fn files_of(&self, name: &str) -> Vec<PathBuf> {
+        let path = |ending: &str| self.folder.join(format!("{name}.{ending}"));
+        ["wasm", "formula"].map(path).into_iter().filter(|path| path.exists()).collect()
+    }
+
+    fn write_and_use(&mut self, name: &Arc<str>, kept: Kept) -> Result<Generation, WishError> {
+        let generation = kept.generation();
+        let mut others = self.files_of(name);
+        let origin = match &kept.content {
+            None => Origin::BuiltIn,
+            Some((form, bytes)) => {
+                let path = self.folder.join(format!("{name}.{}", form.ending()));
+                write_whole(&path, bytes)
+                    .map_err(|error| WishError::Write { path: path.clone(), error })?;
+                self.seen.insert(path.clone(), Some(generation));
+                others.retain(|other| *other != path);
+                Origin::File(path)
+            }
+        };
+        for path in others {
+            fs::remove_file(&path)
+                .map_err(|error| WishError::Write { path: path.clone(), error })?;
+            self.seen.remove(&path);
+        }
+        self.accept(name, Kept { origin, ..kept });
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.refused = None; // its file is written over or gone
+        }
+        Ok(generation)
+    }
+}
+
+/// Writes a file so that nobody ever sees half of it.
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = folder.join(format!(".{name}.{:016x}.new", fastrand::u64(..)));
+    let written = File::create_new(&temporary).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    let done = written.and_then(|()| fs::rename(&temporary, path));
+    if done.is_err() {
+        fs::remove_file(&temporary).ok(); // it may not be there
+    }
+    done
 }
 
 /// The name that a file gives its policy; `None`: not a policy file.

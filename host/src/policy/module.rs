@@ -7,6 +7,7 @@
 //! never mapped, and a compiler that panics or takes too long is a refused module.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use wit_parser::Resolve;
 
 use super::engine::PolicyEngine;
 use super::guest::{FormulaPre, StrategyPre};
+use super::steps::Steps;
 
 /// The contract.
 const WIT: &str = include_str!("../../../sdk/policy/wit/policy.wit");
@@ -99,6 +101,36 @@ impl fmt::Display for Kind {
     }
 }
 
+/// How a policy is written in its file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// `NAME.wasm`
+    Wasm,
+    /// `NAME.formula`
+    Text,
+}
+
+impl Form {
+    /// By the file's ending; `None`: not a policy file.
+    #[must_use]
+    pub fn of(path: &Path) -> Option<Self> {
+        match path.extension()?.to_str()? {
+            "wasm" => Some(Self::Wasm),
+            "formula" => Some(Self::Text),
+            _ => None,
+        }
+    }
+
+    /// The ending of its files.
+    #[must_use]
+    pub fn ending(self) -> &'static str {
+        match self {
+            Self::Wasm => "wasm",
+            Self::Text => "formula",
+        }
+    }
+}
+
 /// Why bytes are not a policy for this host.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ModuleError {
@@ -150,6 +182,9 @@ pub enum ModuleError {
         /// Wasmtime's words.
         reason: String,
     },
+    /// A formula's text is no text.
+    #[error("not UTF-8 text")]
+    NotText,
     /// A formula's text is wrong.
     #[error("{0}")]
     Text(#[from] super::text::TextError),
@@ -194,33 +229,44 @@ impl fmt::Debug for Module {
 }
 
 impl Module {
-    /// Checks and compiles a `.wasm` file's bytes. Takes CPU time in proportion to the size: not for
-    /// a thread that serves.
+    /// Checks and compiles a file's bytes. Takes CPU time in proportion to the size: not for a thread
+    /// that serves.
     ///
     /// # Errors
     /// The first check that failed.
-    pub fn from_wasm(engine: &PolicyEngine, bytes: &[u8]) -> Result<Self, ModuleError> {
+    pub fn load(
+        engine: &PolicyEngine,
+        form: Form,
+        bytes: &[u8],
+        steps: &Steps,
+    ) -> Result<Self, ModuleError> {
         if bytes.len() > engine.limits.file_bytes {
             return Err(ModuleError::TooLong { max: engine.limits.file_bytes });
         }
         let generation = Generation::of(bytes);
-        let (engine, bytes) = (engine.clone(), bytes.to_owned());
+        let (engine, bytes, steps) = (engine.clone(), bytes.to_owned(), steps.clone());
         let last = engine.limits.compile_last;
-        let pre = on_compiler_thread(last, move || build(&engine, &bytes))?;
+        let pre = on_compiler_thread(last, move || match form {
+            Form::Wasm => build(&engine, &bytes, &steps),
+            Form::Text => build(&engine, &steps.run("parse", || from_text(&bytes))?, &steps),
+        })?;
         Ok(Self { generation, pre })
     }
 
-    /// Compiles a `.formula` file's text.
+    /// The same for a `.wasm` file of which nobody wants to know the steps.
+    ///
+    /// # Errors
+    /// The first check that failed.
+    pub fn from_wasm(engine: &PolicyEngine, bytes: &[u8]) -> Result<Self, ModuleError> {
+        Self::load(engine, Form::Wasm, bytes, &Steps::default())
+    }
+
+    /// The same for a `.formula` file's text.
     ///
     /// # Errors
     /// Where the text is wrong.
     pub fn from_text(engine: &PolicyEngine, text: &str) -> Result<Self, ModuleError> {
-        let generation = Generation::of(text.as_bytes());
-        let (engine, text) = (engine.clone(), text.to_owned());
-        let last = engine.limits.compile_last;
-        let compile = move || build(&engine, &super::text::compile(&text)?);
-        let pre = on_compiler_thread(last, compile)?;
-        Ok(Self { generation, pre })
+        Self::load(engine, Form::Text, text.as_bytes(), &Steps::default())
     }
 
     /// What it decides.
@@ -233,16 +279,27 @@ impl Module {
     }
 }
 
+/// The core module of a formula's text.
+fn from_text(bytes: &[u8]) -> Result<Vec<u8>, ModuleError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| ModuleError::NotText)?;
+    Ok(super::text::compile(text)?)
+}
+
 /// Checks and compiles.
-fn build(engine: &PolicyEngine, bytes: &[u8]) -> Result<Pre, ModuleError> {
-    let component = as_component(bytes)?;
-    let kind = check_component(&component)?;
-    let component = Component::new(&engine.engine, &component)
-        .map_err(|error| ModuleError::Compile { reason: format!("{error:#}") })?;
+fn build(engine: &PolicyEngine, bytes: &[u8], steps: &Steps) -> Result<Pre, ModuleError> {
+    let (kind, component) = steps.run("check", || {
+        let component = as_component(bytes)?;
+        Ok::<_, ModuleError>((check_component(&component)?, component))
+    })?;
+    let compile = |error: wasmtime::Error| ModuleError::Compile { reason: format!("{error:#}") };
+    let component =
+        steps.run("compile", || Component::new(&engine.engine, &component).map_err(compile))?;
     let shape = |error: wasmtime::Error| ModuleError::Shape { reason: format!("{error:#}") };
-    Ok(match kind {
-        Kind::Formula => Pre::Formula(FormulaPre::new(engine, &component).map_err(shape)?),
-        Kind::Strategy => Pre::Strategy(StrategyPre::new(engine, &component).map_err(shape)?),
+    steps.run("link", || {
+        Ok(match kind {
+            Kind::Formula => Pre::Formula(FormulaPre::new(engine, &component).map_err(shape)?),
+            Kind::Strategy => Pre::Strategy(StrategyPre::new(engine, &component).map_err(shape)?),
+        })
     })
 }
 

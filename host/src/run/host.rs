@@ -8,14 +8,14 @@ use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::RunError;
 use super::judge::judge;
 use crate::api::serve::{self, Server};
-use crate::api::{self, View};
+use crate::api::{self, AdminToken, View};
 use crate::clock::Clock;
 use crate::config::{ConfigState, HostConfig, PoolConfig, Problem, ReportsConfig};
 use crate::fleet::Fleet;
@@ -87,7 +87,7 @@ impl Host {
         let (tended, told) = (Arc::clone(&asked), Arc::clone(&changes));
         let intake = Intake::new(written, gate, scored, tended, told);
         let (counts, pulse) = (intake.counts(), intake.pulse());
-        let supply = Supply::new(
+        let mut supply = Supply::new(
             engine,
             config.policies.clone(),
             (supply_events.clone(), supply_queue),
@@ -95,6 +95,7 @@ impl Host {
             scorers,
             changes,
         );
+        supply.set_grace(config.removal_grace);
         let view = Arc::new(View {
             pools: asked,
             fleet,
@@ -103,6 +104,8 @@ impl Host {
             pulse: Arc::clone(&pulse),
             transport,
             config: state,
+            supply: Mutex::new(supply_events.clone()),
+            admin: RwLock::new(config.admin_token()?.map(|token| AdminToken::new(&token))),
             stopping: AtomicBool::new(false),
         });
         let threads = vec![
@@ -141,6 +144,10 @@ impl Host {
             Ok(gate) => gate,
             Err(error) => return error.problems,
         };
+        match config.admin_token() {
+            Ok(token) => *self.view.admin.write() = token.map(|token| AdminToken::new(&token)),
+            Err(error) => return error.problems,
+        }
         self.keyring.send_replace(gate.keyring.clone());
         let mut problems = Vec::new();
         if config.listen != self.config.listen {
@@ -213,8 +220,9 @@ impl Host {
     async fn supply_with(&self, config: &HostConfig, pools: &[PoolConfig]) -> Result<(), Problem> {
         let (done, supplied) = oneshot::channel();
         let (pools, folder) = (pools.to_vec(), config.policies.clone());
-        let told =
-            self.supply.send(supply::Event::Configure(supply::Setup { pools, folder, done }));
+        let grace = config.removal_grace;
+        let setup = supply::Setup { pools, folder, grace, done };
+        let told = self.supply.send(supply::Event::Configure(setup));
         let ended = || Problem::new("pool", "the policies' thread has ended");
         told.map_err(|_| ended())?;
         supplied.await.map_err(|_| ended())

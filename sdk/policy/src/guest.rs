@@ -110,6 +110,23 @@ impl From<Relocation> for strategy_wit::Relocation {
     }
 }
 
+/// Leaves the SDK's version in a custom section of the module, for `loadline policy inspect`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! name_sdk {
+    () => {
+        #[used]
+        #[unsafe(link_section = "loadline-sdk")]
+        static SDK: [u8; $crate::guest::VERSION.len()] = *$crate::guest::VERSION;
+    };
+}
+
+/// This SDK's version.
+pub const VERSION: &[u8; env!("CARGO_PKG_VERSION").len()] = {
+    let Some(version) = env!("CARGO_PKG_VERSION").as_bytes().first_chunk() else { panic!() };
+    version
+};
+
 /// Slots from the wire's numbers.
 #[must_use]
 pub fn slots(numbers: Vec<u32>) -> Vec<Slot> {
@@ -133,6 +150,8 @@ macro_rules! export_strategy_guest {
             fn with<T>(call: impl FnOnce(&mut Runner) -> T) -> T {
                 GUEST.with_borrow_mut(call)
             }
+
+            $crate::name_sdk!();
 
             struct Guest;
             impl wit::Guest for Guest {
@@ -190,6 +209,8 @@ macro_rules! export_formula_guest {
             fn with<T>(call: impl FnOnce(&mut Runner) -> T) -> T {
                 GUEST.with_borrow_mut(call)
             }
+
+            $crate::name_sdk!();
 
             struct Guest;
             impl wit::Guest for Guest {

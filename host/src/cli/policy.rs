@@ -1,0 +1,98 @@
+//! `loadline policy`: what an author of policies needs, from the first line to the folder.
+
+mod bench;
+mod check;
+mod inspect;
+mod new;
+mod run;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::Failure;
+use crate::policy::steps::Steps;
+use crate::policy::{Form, Limits, Module, PolicyEngine};
+use crate::watch::read;
+
+const EXAMPLES: &str = "\
+A policy from nothing to a host, in four commands:
+  loadline policy new lightest --kind strategy
+  cd lightest && cargo build --release --target wasm32-unknown-unknown
+  loadline policy check target/wasm32-unknown-unknown/release/lightest.wasm
+  cp target/wasm32-unknown-unknown/release/lightest.wasm ../policies/balanced.wasm
+
+What would it have done on the farm as it is now?
+  curl -s localhost:14000/v1/machines > fleet.json
+  loadline policy run lightest.wasm --fleet fleet.json";
+
+/// Make, check, try and measure policies.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Start a policy: a crate with tests that builds at once
+    New(new::Arguments),
+    /// Take a file through all that a host does before it uses it; each step is printed
+    Check(check::Arguments),
+    /// Say what a file is, without running it
+    Inspect(inspect::Arguments),
+    /// One decision of a strategy, or the loads of a formula, explained
+    Run(run::Arguments),
+    /// Measure what its calls cost
+    Bench(bench::Arguments),
+}
+
+/// Does it; what is to be printed.
+pub(super) fn policy(arguments: &Arguments) -> Result<String, Failure> {
+    match &arguments.command {
+        Command::New(arguments) => new::new(arguments),
+        Command::Check(arguments) => check::check(arguments),
+        Command::Inspect(arguments) => inspect::inspect(arguments),
+        Command::Run(arguments) => run::run(arguments),
+        Command::Bench(arguments) => bench::bench(arguments),
+    }
+}
+
+/// A policy file and the settings to try it with.
+#[derive(clap::Args)]
+struct Subject {
+    /// A .wasm or .formula file
+    file: std::path::PathBuf,
+    /// Settings to try it with, a JSON object as the pool's configuration has it
+    #[arg(long, value_name = "JSON", default_value = "{}")]
+    settings: String,
+}
+
+impl Subject {
+    /// The file's name without its ending, as a host would name the policy.
+    fn name(&self) -> Arc<str> {
+        let stem = self.file.file_stem().unwrap_or_default();
+        Arc::from(&*stem.to_string_lossy())
+    }
+
+    /// Reads, checks and compiles it; what went wrong is the last step.
+    fn load(&self, engine: &PolicyEngine, steps: &Steps) -> Result<Module, String> {
+        let form = form(&self.file)?;
+        let bytes = steps.run("read", || read(&self.file, engine.limits.file_bytes))?;
+        Module::load(engine, form, &bytes, steps).map_err(|error| error.to_string())
+    }
+
+    /// A failure that says which file is meant.
+    fn failed(&self, what: &str) -> Failure {
+        Failure::Other(format!("{}: {what}", self.file.display()))
+    }
+}
+
+/// An engine for a command that somebody waits for: nothing else needs the processor more.
+fn engine(limits: Limits) -> Result<PolicyEngine, Failure> {
+    PolicyEngine::new(Limits { compile_last: false, ..limits }).map_err(super::other)
+}
+
+fn form(file: &Path) -> Result<Form, String> {
+    Form::of(file).ok_or_else(|| "a policy file is named NAME.wasm or NAME.formula".to_owned())
+}

@@ -1,0 +1,159 @@
+//! What is known of one pool's formula or strategy: who serves, who served, who failed, and when it is
+//! tried again.
+//!
+//! Invariants: a quarantined generation does not serve this seat until an operator asks for it or the
+//! file changes; waits double from one failure to the next and start anew after a calm minute.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::super::pool::Wanted;
+use crate::policy::{Generation, Module};
+
+/// First and longest wait before a failed guest is rebuilt.
+const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// Times that a generation which never served is started again, when the machine was at fault.
+const RETRIES_MAX: u32 = 5;
+/// A guest that served this long starts again with the first wait.
+const CALM: Duration = Duration::from_secs(60);
+/// So many faults of one generation within this time are too many.
+const FAULTS_MAX: usize = 3;
+const FAULTS_WINDOW: Duration = Duration::from_secs(60);
+/// Generations that served before and are kept to go back to.
+const BEFORE_MAX: usize = 4;
+
+/// What a guest is started from.
+#[derive(Clone)]
+pub(super) struct Make {
+    pub(super) wanted: Wanted,
+    pub(super) module: Arc<Module>,
+}
+
+impl Make {
+    fn is_same(&self, other: &Self) -> bool {
+        self.wanted == other.wanted && self.module.generation == other.module.generation
+    }
+}
+
+/// One pool's formula or strategy.
+#[derive(Default)]
+pub(super) struct Seat {
+    /// What was wanted and the newest generation of it that was tried, good or bad.
+    tried: Option<(Wanted, Generation)>,
+    /// The last good one, to rebuild from.
+    good: Option<Make>,
+    /// Those that served before it, newest first.
+    before: Vec<Make>,
+    /// The guest that was seated last.
+    serial: u64,
+    /// What is started again, and when.
+    again: Option<(Instant, Make)>,
+    failures: u32,
+    since: Option<Instant>,
+    /// Of what serves.
+    faults: VecDeque<Instant>,
+    quarantined: Vec<Generation>,
+}
+
+impl Seat {
+    /// What its guests are made from, if this guest is the last one.
+    pub(super) fn made_from(&self, serial: u64) -> Option<Make> {
+        self.good.clone().filter(|_| self.serial == serial)
+    }
+
+    /// Whether a guest of this policy was seated last.
+    pub(super) fn has(&self, policy: &str) -> bool {
+        self.good.as_ref().is_some_and(|good| *good.wanted.policy == *policy)
+    }
+
+    /// Whether this was not tried yet; from now on it was.
+    pub(super) fn is_news(&mut self, wanted: &Wanted, generation: Generation) -> bool {
+        let trial = Some((wanted.clone(), generation));
+        if self.tried == trial {
+            return false;
+        }
+        self.tried = trial;
+        self.failures = 0;
+        !self.quarantined.contains(&generation)
+    }
+
+    /// Everything may be tried again.
+    pub(super) fn forget(&mut self) {
+        (self.tried, self.again) = (None, None);
+        self.quarantined.clear();
+        self.faults.clear();
+    }
+
+    /// A guest was started and serves.
+    pub(super) fn seated(&mut self, make: Make, serial: u64, now: Instant) {
+        if let Some(old) = self.good.take().filter(|old| !old.is_same(&make)) {
+            self.before.retain(|other| !other.is_same(&old) && !other.is_same(&make));
+            self.before.insert(0, old);
+            self.before.truncate(BEFORE_MAX);
+            self.faults.clear();
+        }
+        self.good = Some(make);
+        self.serial = serial;
+        self.again = None;
+        self.since = Some(now);
+    }
+
+    /// Its guest failed; true: that was once too often.
+    pub(super) fn note_fault(&mut self, now: Instant) -> bool {
+        self.faults.push_back(now);
+        while self.faults.front().is_some_and(|at| now.duration_since(*at) > FAULTS_WINDOW) {
+            self.faults.pop_front();
+        }
+        self.faults.len() >= FAULTS_MAX
+    }
+
+    /// A generation serves no more.
+    pub(super) fn quarantine(&mut self, generation: Generation) {
+        self.quarantined.push(generation);
+    }
+
+    /// The newest of those that served this policy before and may serve again.
+    pub(super) fn before(&self) -> Option<&Make> {
+        let policy = &self.good.as_ref()?.wanted.policy;
+        let is_other = |make: &&Make| self.is_other(make.module.generation);
+        self.before.iter().filter(|make| make.wanted.policy == *policy).find(is_other)
+    }
+
+    /// Whether this generation is neither quarantined nor the one that serves now.
+    pub(super) fn is_other(&self, generation: Generation) -> bool {
+        let serves = |good: &Make| good.module.generation == generation;
+        !self.quarantined.contains(&generation) && !self.good.as_ref().is_some_and(serves)
+    }
+
+    /// What could not be started is started again later, if it was good before, or if it was the
+    /// machine's fault, and not for ever.
+    pub(super) fn could_not_start(&mut self, make: Make, may_pass: bool, now: Instant) {
+        let was_good = self.good.as_ref().is_some_and(|good| good.is_same(&make));
+        if was_good || (may_pass && self.failures < RETRIES_MAX) {
+            self.start_again(make, now);
+        }
+    }
+
+    /// Sets the time at which this is started again.
+    pub(super) fn start_again(&mut self, make: Make, now: Instant) {
+        if self.since.take().is_some_and(|at| now.duration_since(at) > CALM) {
+            self.failures = 0;
+        }
+        let (first, longest) = BACK_OFF;
+        let wait = first.saturating_mul(1 << self.failures.min(16)).min(longest);
+        self.failures = self.failures.saturating_add(1);
+        // A quarter more or less: pools that failed together do not come back together.
+        self.again = Some((now + wait.mul_f64(0.75 + fastrand::f64() / 2.0), make));
+    }
+
+    /// When something is to be started again.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.again.as_ref().map(|(at, _)| *at)
+    }
+
+    /// What is to be started again by now.
+    pub(super) fn take_due(&mut self, now: Instant) -> Option<Make> {
+        self.again.take_if(|(at, _)| *at <= now).map(|(_, make)| make)
+    }
+}

@@ -1,0 +1,239 @@
+//! `loadline policy`: from a new crate to a policy that decides, and what each command says of good and
+//! bad files.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::support::{Farm, built_in, pool, program, strategy};
+
+/// Runs `loadline policy` in this folder.
+fn policy(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(program());
+    command.current_dir(folder).env_remove("LOADLINE_CONFIG").env_remove("LOADLINE_LOG");
+    command.arg("policy").args(arguments).output().unwrap()
+}
+
+#[track_caller]
+fn good(folder: &Path, arguments: &[&str]) -> String {
+    let Output { status, stdout, stderr } = policy(folder, arguments);
+    let complaint = String::from_utf8(stderr).unwrap();
+    assert_eq!((status.code(), &*complaint), (Some(0), ""), "{arguments:?}");
+    String::from_utf8(stdout).unwrap()
+}
+
+#[track_caller]
+fn bad(folder: &Path, arguments: &[&str], code: i32, words: &str) {
+    let Output { status, stdout, stderr } = policy(folder, arguments);
+    let said = String::from_utf8([stdout, stderr].concat()).unwrap();
+    assert_eq!(status.code(), Some(code), "{arguments:?}: {said}");
+    assert!(said.contains(words), "{arguments:?} does not say {words:?}: {said}");
+}
+
+/// Where crates are built that `policy new` made; kept, so that the SDK is built once.
+const BUILT: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/authoring");
+
+/// Runs cargo in such a crate, without a network.
+fn cargo(folder: &Path, arguments: &[&str]) {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(folder).arg("--offline").args(arguments).args(["--target-dir", BUILT]);
+    // What the outer cargo was told holds for its own build.
+    for name in ["CARGO_ENCODED_RUSTFLAGS", "RUSTFLAGS", "CARGO_BUILD_TARGET"] {
+        cargo.env_remove(name);
+    }
+    let Output { status, stderr, .. } = cargo.output().unwrap();
+    assert!(status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&stderr));
+}
+
+fn sdk() -> String {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../sdk/policy").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_policy_is_built_edited_dropped_in_and_decides() {
+    let folder = tempfile::tempdir().unwrap();
+    good(folder.path(), &["new", "heaviest", "--kind", "strategy", "--sdk", &sdk()]);
+    let crate_folder = folder.path().join("heaviest");
+    // One line is edited: the highest load instead of the lowest.
+    let source = crate_folder.join("src/lib.rs");
+    let text = std::fs::read_to_string(&source).unwrap();
+    let highest =
+        "fleet.eligible().iter().max_by(|a, b| a.load.total_cmp(&b.load)).map(|c| c.slot)";
+    std::fs::write(&source, text.replace("fleet.eligible().min_by_load()", highest)).unwrap();
+    cargo(&crate_folder, &["build", "--target", "wasm32-unknown-unknown"]);
+    let built = Path::new(BUILT).join("wasm32-unknown-unknown/debug/heaviest.wasm");
+    let checked = good(folder.path(), &["check", built.to_str().unwrap()]);
+    assert!(checked.contains("good: strategy heaviest 0.1.0"), "{checked}");
+
+    let mut farm = Farm::with_pools(vec![pool("default", "weighted", "heaviest")]).await;
+    farm.report(&["light"], &[("cpu", 0.1), ("memory", 0.1)]);
+    farm.report(&["heavy"], &[("cpu", 0.9), ("memory", 0.9)]);
+    farm.eligible(2).await;
+    farm.drop_in("heaviest.wasm", &std::fs::read(&built).unwrap());
+    let serves = |farm: &Farm| (farm.policy("strategy")["state"] == "active").then_some(());
+    farm.until("the new policy", serves).await;
+    assert_eq!(farm.target(""), "heavy");
+    farm.stop().await;
+}
+
+#[test]
+fn new_crates_pass_their_own_tests() {
+    let folder = tempfile::tempdir().unwrap();
+    for kind in ["formula", "strategy"] {
+        let name = format!("my-{kind}");
+        let said = good(folder.path(), &["new", &name, "--kind", kind, "--sdk", &sdk()]);
+        assert!(said.contains("cargo build --release --target wasm32-unknown-unknown"), "{said}");
+        cargo(&folder.path().join(&name), &["test"]);
+    }
+}
+
+#[test]
+fn new_overwrites_nothing_and_wants_a_name() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("mine")).unwrap();
+    bad(folder.path(), &["new", "mine"], 64, "mine is there already");
+    bad(folder.path(), &["new", "My_Policy"], 64, "lower-case letters, digits and '-'");
+    bad(folder.path(), &["new", "x", "--sdk", "mine"], 64, "not the SDK's folder");
+}
+
+/// A folder with these files.
+fn with_files(files: &[(&str, &[u8])]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in files {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn check_prints_every_step_and_stops_at_the_first_that_fails() {
+    let trap = "(func $pick (param i64 i32 f64 i64 i64) (result i32) unreachable)";
+    let folder = with_files(&[
+        ("p2c.wasm", &built_in("p2c")),
+        ("mine.formula", b"cpu * 2"),
+        ("typo.formula", b"cpu * "),
+        ("traps.wasm", &strategy(trap)),
+        ("cut.wasm", &built_in("p2c")[..500]),
+        ("notes.txt", b"cpu"),
+    ]);
+    let steps = |file: &str| {
+        let said = good(folder.path(), &["check", file]);
+        let names = said.lines().filter(|line| line.starts_with("  "));
+        names
+            .filter_map(|line| line.split_whitespace().next().map(str::to_owned))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(steps("p2c.wasm"), ["read", "check", "compile", "link", "start", "trial"]);
+    assert_eq!(
+        steps("mine.formula"),
+        ["read", "parse", "check", "compile", "link", "start", "trial"]
+    );
+    bad(folder.path(), &["check", "typo.formula"], 1, "not good: line 1, column 6");
+    bad(folder.path(), &["check", "traps.wasm"], 1, "trial");
+    bad(folder.path(), &["check", "traps.wasm"], 1, "FAILED");
+    bad(folder.path(), &["check", "traps.wasm"], 1, "not good: pick trapped");
+    bad(folder.path(), &["check", "cut.wasm"], 1, "not valid WebAssembly");
+    bad(folder.path(), &["check", "notes.txt"], 1, "NAME.wasm or NAME.formula");
+    bad(folder.path(), &["check", "gone.wasm"], 1, "cannot be read");
+    bad(
+        folder.path(),
+        &["check", "p2c.wasm", "--settings", "{\"x\":1}"],
+        1,
+        "refuses its settings",
+    );
+}
+
+#[test]
+fn inspect_says_what_a_file_is_even_if_it_is_refused() {
+    let folder = with_files(&[
+        ("p2c.wasm", &built_in("p2c")),
+        ("load.formula", b"cpu + (sessions ?? 3)"),
+        (
+            "wasi.wasm",
+            &wat::parse_str(r#"(module (import "wasi_snapshot_preview1" "fd_write" (func)))"#)
+                .unwrap(),
+        ),
+    ]);
+    let json = |file: &str| -> Value {
+        serde_json::from_str(&good(folder.path(), &["inspect", file, "--json"])).unwrap()
+    };
+    let strategy = json("p2c.wasm");
+    assert_eq!(strategy["policy"]["kind"], "strategy");
+    assert_eq!(strategy["policy"]["name"], "p2c");
+    assert_eq!(strategy["sdk"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(strategy["form"], "core module");
+    assert!(strategy["policy"]["settings_schema"].is_object(), "{strategy}");
+    let formula = json("load.formula");
+    assert_eq!(formula["form"], "formula text");
+    assert_eq!(formula["policy"]["metrics"][0]["name"], "cpu");
+    let refused = json("wasi.wasm");
+    assert_eq!(refused["imports"][0], "wasi_snapshot_preview1");
+    assert!(refused["policy"]["refused"].as_str().unwrap().contains("WASI"), "{refused}");
+    let text = good(folder.path(), &["inspect", "load.formula"]);
+    assert!(text.contains("metrics     cpu, sessions"), "{text}");
+}
+
+#[test]
+fn run_decides_on_a_fleet_from_a_file_and_explains() {
+    let fleet =
+        br#"[{"name": "a", "load": 0.5, "metrics": {"cpu": 0.5}}, {"name": "b", "load": 0.1},
+        {"name": "c", "load": 0.0, "eligible": false, "metrics": {"cpu": 0.0}}]"#;
+    let folder = with_files(&[
+        ("least.wasm", &built_in("least-loaded")),
+        ("load.formula", b"cpu * 2"),
+        ("fleet.json", fleet),
+        ("bad.json", b"{}"),
+    ]);
+    let said = good(folder.path(), &["run", "least.wasm", "--fleet", "fleet.json"]);
+    assert!(said.ends_with("picks b\n"), "{said}");
+    assert!(said.contains("not eligible"), "{said}");
+    let many =
+        good(folder.path(), &["run", "least.wasm", "--fleet", "fleet.json", "--picks", "10"]);
+    let picked = |machine: &str| {
+        let line = many.lines().find(|line| line.split_whitespace().nth(1) == Some(machine));
+        line.and_then(|line| line.split_whitespace().nth(7)?.parse::<u32>().ok())
+    };
+    assert_eq!(picked("a").unwrap() + picked("b").unwrap(), 10, "{many}");
+    let loads = good(folder.path(), &["run", "load.formula", "--fleet", "fleet.json"]);
+    assert!(loads.contains("1.0000") && loads.contains("unknown"), "{loads}");
+    let example = good(folder.path(), &["run", "load.formula"]);
+    assert!(example.lines().count() > 4, "{example}");
+    bad(
+        folder.path(),
+        &["run", "least.wasm", "--fleet", "bad.json"],
+        64,
+        "a list of machines such as",
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn run_takes_what_a_host_says_of_its_machines() {
+    let mut farm = Farm::new("weighted", "least-loaded").await;
+    farm.report(&["a"], &[("cpu", 0.9), ("memory", 0.5)]);
+    farm.report(&["b"], &[("cpu", 0.1), ("memory", 0.5)]);
+    farm.eligible(2).await;
+    let fleet = farm.get("/v1/machines").to_string();
+    let folder = with_files(&[
+        ("least.wasm", &built_in("least-loaded")),
+        ("load.formula", b"cpu * 2"),
+        ("fleet.json", fleet.as_bytes()),
+    ]);
+    let said = good(folder.path(), &["run", "least.wasm", "--fleet", "fleet.json"]);
+    assert!(said.ends_with("picks b\n"), "{said}");
+    let loads = good(folder.path(), &["run", "load.formula", "--fleet", "fleet.json"]);
+    assert!(loads.contains("1.8000") && loads.contains("0.2000"), "{loads}");
+    farm.stop().await;
+}
+
+#[test]
+fn bench_measures_each_kind_of_call() {
+    let folder = with_files(&[("p2c.wasm", &built_in("p2c")), ("load.formula", b"cpu * 2")]);
+    let said = good(folder.path(), &["bench", "p2c.wasm", "--targets", "1000"]);
+    for call in ["a pick ", "a pick among three", "an update, per target"] {
+        let line = said.lines().find(|line| line.starts_with(call));
+        assert!(line.is_some_and(|line| line.contains(" ns")), "{said}");
+    }
+    let said = good(folder.path(), &["bench", "load.formula"]);
+    assert!(said.contains("a report, 64 at once"), "{said}");
+}
