@@ -410,22 +410,25 @@ fn ask_until(url: &str, stop: &std::sync::atomic::AtomicBool) -> Answered {
         ureq::Agent::config_builder().http_status_as_error(false).build(),
     );
     let mut answered = Answered::default();
-    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+    // Once at least, however soon it is stopped.
+    loop {
         let begin = Instant::now();
         let mut answer = agent.get(url).call().unwrap();
         let body = answer.body_mut().read_to_string().unwrap();
         answered.slowest = answered.slowest.max(begin.elapsed());
-        if answer.status() != 200 {
+        if answer.status() == 200 {
+            answered.good += 1;
+            let policy = serde_json::from_str::<Value>(&body).unwrap()["policy"].to_string();
+            if answered.policies.last() != Some(&policy) {
+                answered.policies.push(policy);
+            }
+        } else {
             answered.bad.push(body);
-            continue;
         }
-        answered.good += 1;
-        let policy = serde_json::from_str::<Value>(&body).unwrap()["policy"].to_string();
-        if answered.policies.last() != Some(&policy) {
-            answered.policies.push(policy);
+        if stop.load(std::sync::atomic::Ordering::Relaxed) {
+            return answered;
         }
     }
-    answered
 }
 
 /// The program itself, as a process.
