@@ -1,31 +1,40 @@
 //! A pool: the targets of one service, its strategy's guest, and what the two sides share.
 //!
-//! Two locks, always taken in this order: the strategy's guest, then the table. The table is held for
-//! [`PART_ROWS`] rows at a stretch and never across a guest call, so that a native answer needs no
-//! guest. A request waits at most [`GUEST_WAIT`] for the guest; the guest itself is bounded by its deadlines. Table and guest
-//! change together under the guest's lock: an answer that does not fit the table is the guest's fault.
-//! What happens to targets between reports is noted in the table and told to the guest in one `update`
-//! for many: before the next pick where strict strategies depend on it, else with the intake's sweep.
+//! Two locks, always taken in this order: the strategy's guest ([`seat`]), then the table. The table is
+//! held for [`PART_ROWS`](super::table::PART_ROWS) rows at a stretch and never across a guest call, so that
+//! a native answer needs no guest. A request waits at most [`GUEST_WAIT`] for the guest; the guest itself
+//! is bounded by its deadlines. Table and guest change together under the guest's lock: an answer that
+//! does not fit the table is the guest's fault. Here is what a request does; [`feed`] is what the guest
+//! is told of reports, [`notes`] what it is told between reports, [`policies`] which policies serve.
 
+mod feed;
 mod notes;
+mod policies;
+mod seat;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::decision::{Asked, Focus, Scene};
 use super::health::Ejection;
 use super::native;
 use super::supply::Event;
-use super::table::{Fed, Fresh, Noted, PART_ROWS, Row, Table, Tally};
+use super::table::{Noted, Row, Table, Tally};
 use super::{PickRequest, Picked, TARGETS_MAX, key_hash};
 use crate::config::{OnFault, PoolConfig};
-use crate::policy::guest::{Request, TargetView};
-use crate::policy::{CallError, Decider, Generation, Kind, StrategyGuest};
+use crate::policy::guest::Request;
+use crate::policy::{CallError, Decider, Kind, StrategyGuest};
+use feed::HOSTS;
+pub(super) use feed::log_restored;
+pub use policies::PolicyStatus;
+use policies::{BUSY, NO_ANSWER};
+pub(super) use policies::{Wanted, index};
+use seat::{Chair, Seat};
 
 /// What a request waits for the guest at most; then it is answered natively.
 ///
@@ -33,23 +42,8 @@ use crate::policy::{CallError, Decider, Generation, Kind, StrategyGuest};
 /// wait, their turn comes, so that strategies which count are exact. Only on a machine so busy that
 /// threads do not run for that long are some answered natively.
 const GUEST_WAIT: Duration = Duration::from_millis(20);
-/// Time of trying before other threads of this core are given way: longer than an update takes.
-const SPIN: Duration = Duration::from_micros(200);
-/// What anybody tries for before it sleeps for the seat.
-const SEAT_PATIENCE: Duration = Duration::from_millis(2);
 /// Time after which no further rank is asked for; what was chosen is answered.
 const RANKS_WAIT: Duration = Duration::from_millis(10);
-/// Hosts that choose, as strategies are told: others are not heard of. What targets report of others'
-/// requests tells more: see `policies/balanced`.
-const HOSTS: u32 = 1;
-/// Why the strategy did not choose although nothing is wrong with it.
-const BUSY: &str = "busy";
-const NO_ANSWER: &str = "no answer";
-/// Rounds in which a new guest catches up with what changes while it is fed, at most.
-const CATCH_UP_MAX: usize = 8;
-/// Changed rows that may be left for the moment of the swap.
-const CAUGHT_UP_ROWS: usize = 64;
-
 /// The targets of one service under one formula and one strategy, which may be changed.
 #[derive(Debug)]
 pub struct Pool {
@@ -60,9 +54,7 @@ pub struct Pool {
     /// By kind.
     wanted: Mutex<[Wanted; 2]>,
     on_fault: Mutex<OnFault>,
-    strategy: Mutex<Seat>,
-    /// Threads that try for the guest's seat.
-    waiting: AtomicU32,
+    strategy: Chair,
     table: Mutex<Table>,
     /// Something is noted that the guest is to be told before its next pick.
     has_news: AtomicBool,
@@ -70,44 +62,6 @@ pub struct Pool {
     statuses: [Mutex<PolicyStatus>; 2],
     counts: Counts,
     supply: Sender<Event>,
-}
-
-/// A policy as the configuration wants it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wanted {
-    pub(super) policy: Arc<str>,
-    /// A JSON object.
-    pub(super) settings: Arc<str>,
-}
-
-/// Where a guest sits, or why nobody does.
-enum Seat {
-    Guest(Box<StrategyGuest>),
-    Native(Arc<str>),
-}
-
-impl std::fmt::Debug for Seat {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Guest(guest) => write!(f, "guest {}", guest.decider),
-            Self::Native(why) => write!(f, "native: {why}"),
-        }
-    }
-}
-
-/// How one of a pool's policies is doing.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PolicyStatus {
-    /// What decides; `None`: native answers.
-    pub serving: Option<Decider>,
-    /// Why native answers are given, or why the newest generation is not used.
-    pub trouble: Option<Arc<str>>,
-    /// Faults of its guests.
-    pub faults: u64,
-    /// Swaps to another generation.
-    pub swaps: u64,
-    /// Generations that failed too often, and do not serve here any more.
-    pub quarantined: Vec<Generation>,
 }
 
 /// What was answered how often.
@@ -194,7 +148,6 @@ pub struct TargetStatus {
 impl Pool {
     pub(super) fn new(config: &PoolConfig, supply: Sender<Event>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let not_yet: Arc<str> = "not loaded yet".into();
         let table = Table::new(config.health.clone());
         Self {
             name: config.name.clone(),
@@ -202,8 +155,7 @@ impl Pool {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             wanted: Mutex::new(Wanted::both(config)),
             on_fault: Mutex::new(config.on_fault),
-            strategy: Mutex::new(Seat::Native(not_yet)),
-            waiting: AtomicU32::new(0),
+            strategy: Chair::empty("not loaded yet"),
             table: Mutex::new(table),
             has_news: AtomicBool::new(false),
             statuses: [Mutex::default(), Mutex::default()],
@@ -223,7 +175,7 @@ impl Pool {
     /// Gives its guest back: the pool was taken out of the configuration.
     pub(super) fn close(&self) {
         let gone = Seat::Native("the pool was taken out of the configuration".into());
-        let old = std::mem::replace(&mut *self.seat(), gone);
+        let old = std::mem::replace(&mut *self.strategy.take(), gone);
         drop(old); // outside the lock
     }
 
@@ -242,11 +194,6 @@ impl Pool {
     #[must_use]
     pub fn service(&self) -> &str {
         &self.service
-    }
-
-    /// What the configuration wants.
-    pub(super) fn wanted(&self, kind: Kind) -> Wanted {
-        self.wanted.lock()[index(kind)].clone()
     }
 
     /// Targets known, eligible or not.
@@ -294,28 +241,10 @@ impl Pool {
         }
     }
 
-    /// How one of its policies is doing.
-    #[must_use]
-    pub fn status(&self, kind: Kind) -> PolicyStatus {
-        self.status_of(kind).lock().clone()
-    }
-
-    /// What decides; `None`: native answers.
-    #[must_use]
-    pub fn serving(&self, kind: Kind) -> Option<Decider> {
-        self.status_of(kind).lock().serving.clone()
-    }
-
     /// What was answered how often.
     #[must_use]
     pub fn counts(&self) -> &Counts {
         &self.counts
-    }
-
-    /// The policy's configured name.
-    #[must_use]
-    pub fn policy_name(&self, kind: Kind) -> Arc<str> {
-        Arc::clone(&self.wanted.lock()[index(kind)].policy)
     }
 
     /// The strategy's ranked choice, each target checked; or why the guest did not choose.
@@ -324,7 +253,7 @@ impl Pool {
         ask: &Ask<'_>,
         scene: &mut Option<Scene>,
     ) -> Result<(Vec<Picked>, Decider), Arc<str>> {
-        let Some(mut seat) = self.try_seat(GUEST_WAIT) else {
+        let Some(mut seat) = self.strategy.within(GUEST_WAIT) else {
             return Err(BUSY.into());
         };
         if self.has_news.load(Ordering::Acquire) {
@@ -470,246 +399,8 @@ impl Pool {
         guest.update(now_ms, HOSTS, &views)
     }
 
-    /// Writes targets and tells the guest, a part at a time: picks go on in between.
-    pub(super) fn publish(&self, left: &[u32], fresh: Vec<(u32, Fresh)>, now_ms: u64) {
-        for left in left.chunks(PART_ROWS) {
-            self.publish_part(left, &mut std::iter::empty(), now_ms);
-        }
-        let mut fresh = fresh.into_iter();
-        while fresh.len() > 0 {
-            self.publish_part(&[], &mut fresh.by_ref().take(PART_ROWS), now_ms);
-            self.give_way();
-        }
-    }
-
-    fn publish_part(
-        &self,
-        left: &[u32],
-        fresh: &mut dyn Iterator<Item = (u32, Fresh)>,
-        now_ms: u64,
-    ) {
-        let mut seat = self.seat();
-        let views: Vec<_> = {
-            let mut table = self.table.lock();
-            left.iter().for_each(|slot| table.remove(*slot));
-            let put = |(slot, fresh)| {
-                table.put(slot, fresh, now_ms);
-                table.view(slot, now_ms)
-            };
-            let views = fresh.filter_map(put).collect();
-            if table.has_noted(Noted::Now) {
-                self.has_news.store(true, Ordering::Release);
-            }
-            views
-        };
-        if let Seat::Guest(guest) = &mut *seat
-            && let Err(fault) = tell(guest, left, &views, now_ms)
-        {
-            self.vacate(&mut seat, Kind::Strategy, &fault);
-        }
-    }
-
-    /// Puts a configured guest in the seat: feeds it the fleet, carries the old one's state over and
-    /// swaps. Requests are served by the old one meanwhile, but for the last moment.
-    ///
-    /// # Errors
-    /// The new guest failed; the old one stays.
-    pub(super) fn seat_strategy(
-        &self,
-        mut guest: StrategyGuest,
-        now_ms: u64,
-    ) -> Result<(), CallError> {
-        let decider = guest.decider.clone();
-        let mut fed = Fed::default();
-        // Picks go on meanwhile: catch up without the lock until little is left for it.
-        for _ in 0..CATCH_UP_MAX {
-            if self.feed(&mut guest, &mut fed, now_ms)? <= CAUGHT_UP_ROWS {
-                break;
-            }
-        }
-        let mut seat = self.seat();
-        self.feed(&mut guest, &mut fed, now_ms)?;
-        // Another policy would not understand its state.
-        if let Seat::Guest(old) = &mut *seat
-            && old.decider.policy == decider.policy
-        {
-            match old.save() {
-                Ok(state) => log_restored(&decider.policy, guest.restore(&state)?),
-                // Its state is lost with it; the new guest is good.
-                Err(fault) => self.note_fault(Kind::Strategy, &fault, None),
-            }
-        }
-        let old = std::mem::replace(&mut *seat, Seat::Guest(Box::new(guest)));
-        self.note_serving(Kind::Strategy, decider);
-        drop(seat);
-        drop(old); // unmapping its memory takes longer than a pick
-        Ok(())
-    }
-
-    /// Tells the guest what has changed since it was fed; the number of rows.
-    fn feed(
-        &self,
-        guest: &mut StrategyGuest,
-        fed: &mut Fed,
-        now_ms: u64,
-    ) -> Result<usize, CallError> {
-        let mut rows = 0;
-        loop {
-            let part = self.table.lock().feed(fed, now_ms);
-            tell(guest, &part.left, &part.views, now_ms)?;
-            rows += part.left.len() + part.views.len();
-            if part.is_last {
-                return Ok(rows);
-            }
-        }
-    }
-
-    pub(super) fn note_serving(&self, kind: Kind, decider: Decider) {
-        let mut status = self.status_of(kind).lock();
-        if status.serving.as_ref() != Some(&decider) {
-            status.swaps += 1;
-        }
-        status.quarantined.retain(|generation| *generation != decider.generation);
-        status.serving = Some(decider);
-        status.trouble = None;
-    }
-
-    /// A generation failed too often.
-    pub(super) fn note_quarantine(&self, kind: Kind, generation: Generation) {
-        self.status_of(kind).lock().quarantined.push(generation);
-    }
-
-    /// Whether a policy that fails too often makes way for the last good one.
-    pub(super) fn rolls_back(&self) -> bool {
-        *self.on_fault.lock() != OnFault::Native
-    }
-
-    /// Whether a request is refused for which the strategy could not be asked for this reason: not
-    /// for a moment's haste, and not where the strategy has no answer.
-    pub(super) fn refuses(&self, why: &str) -> bool {
-        why != BUSY && why != NO_ANSWER && *self.on_fault.lock() == OnFault::Refuse
-    }
-
-    /// There is no policy of the wanted name any more. A strategy is stood in for natively; a formula
-    /// serves on, because there are no loads without one.
-    pub(super) fn withdraw(&self, kind: Kind, why: &str) {
-        if kind == Kind::Formula {
-            return;
-        }
-        let old = std::mem::replace(&mut *self.seat(), Seat::Native("no policy".into()));
-        drop(old); // outside the lock
-        let mut status = self.status_of(kind).lock();
-        status.serving = None;
-        status.trouble = Some(why.into());
-    }
-
-    /// The newest generation cannot be used; whatever serves goes on.
-    pub(super) fn note_trouble(&self, kind: Kind, trouble: &str) {
-        self.status_of(kind).lock().trouble = Some(trouble.into());
-    }
-
-    /// A guest failed and is dropped: counts it and, if it was serving, asks for another one.
-    pub(super) fn note_fault(&self, kind: Kind, fault: &CallError, serving: Option<u64>) {
-        let mut status = self.status_of(kind).lock();
-        let policy = match &status.serving {
-            Some(decider) => Arc::clone(&decider.policy),
-            None => self.policy_name(kind),
-        };
-        tracing::warn!(pool = self.name(), %policy, %kind, %fault, "policy failed");
-        status.faults += 1;
-        status.serving = None;
-        status.trouble = Some(fault.to_string().into());
-        drop(status);
-        // The supply ends after the pools' users: a closed channel means that we are stopping.
-        if let Some(serial) = serving {
-            self.supply.send(Event::Failed { pool: self.number, kind, serial }).ok();
-        }
-    }
-
     pub(super) fn count_bad_loads(&self, count: u64) {
         self.counts.bad_loads.fetch_add(count, Ordering::Relaxed);
-    }
-
-    /// The guest's seat within `wait`. Tried again and again rather than slept for: a thread that is
-    /// woken comes milliseconds late on a busy machine, and a lock that was handed to it is held by
-    /// a sleeper meanwhile.
-    fn try_seat(&self, wait: Duration) -> Option<MutexGuard<'_, Seat>> {
-        if let Some(seat) = self.strategy.try_lock() {
-            return Some(seat);
-        }
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let seat = self.keep_trying(wait);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        seat
-    }
-
-    fn keep_trying(&self, wait: Duration) -> Option<MutexGuard<'_, Seat>> {
-        let start = Instant::now();
-        while start.elapsed() < wait.min(SEAT_PATIENCE) {
-            if let Some(seat) = self.strategy.try_lock() {
-                return Some(seat);
-            }
-            // Giving way at once would let a thread of low priority have its whole turn first; not
-            // giving way at all would keep a holder on the same core from ending, and so would many
-            // that do not.
-            if start.elapsed() < SPIN && self.waiting.load(Ordering::Relaxed) == 1 {
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
-            }
-        }
-        // So many want it that only a queue is fair.
-        self.strategy.try_lock_for(wait.saturating_sub(start.elapsed()))
-    }
-
-    /// The guest's seat, however long its guest takes: its deadlines bound that.
-    fn seat(&self) -> MutexGuard<'_, Seat> {
-        self.try_seat(SEAT_PATIENCE).unwrap_or_else(|| self.strategy.lock())
-    }
-
-    /// Lets those go first who try for the seat: who takes it again at once would always win.
-    fn give_way(&self) {
-        let start = Instant::now();
-        while self.waiting.load(Ordering::Relaxed) > 0 && start.elapsed() < SPIN {
-            std::thread::yield_now();
-        }
-    }
-
-    fn vacate(&self, seat: &mut Seat, kind: Kind, fault: &CallError) -> Arc<str> {
-        let why: Arc<str> = fault.reason().into();
-        let failed = std::mem::replace(seat, Seat::Native(Arc::clone(&why)));
-        let serial = match &failed {
-            Seat::Guest(guest) => Some(guest.serial),
-            Seat::Native(_) => None,
-        };
-        self.note_fault(kind, fault, serial);
-        why
-    }
-
-    fn status_of(&self, kind: Kind) -> &Mutex<PolicyStatus> {
-        &self.statuses[index(kind)]
-    }
-}
-
-impl Wanted {
-    /// Formula and strategy.
-    fn both(config: &PoolConfig) -> [Self; 2] {
-        let wanted = |policy: &str, settings: &serde_json::Value| Self {
-            policy: policy.into(),
-            settings: settings.to_string().into(),
-        };
-        [
-            wanted(&config.formula, &config.formula_settings),
-            wanted(&config.strategy, &config.strategy_settings),
-        ]
-    }
-}
-
-/// The place of a kind in a pool's pairs.
-pub(super) fn index(kind: Kind) -> usize {
-    match kind {
-        Kind::Formula => 0,
-        Kind::Strategy => 1,
     }
 }
 
@@ -760,26 +451,5 @@ impl Picked {
             address: Arc::clone(&row.fresh.address),
             load: row.fresh.load,
         }
-    }
-}
-
-fn tell(
-    guest: &mut StrategyGuest,
-    left: &[u32],
-    views: &[TargetView],
-    now_ms: u64,
-) -> Result<(), CallError> {
-    if !left.is_empty() {
-        guest.leave(left)?;
-    }
-    if !views.is_empty() {
-        guest.update(now_ms, HOSTS, views)?;
-    }
-    Ok(())
-}
-
-pub(super) fn log_restored(policy: &str, restored: bool) {
-    if !restored {
-        tracing::info!(policy, "the new generation starts without the old one's state");
     }
 }

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Counts, Kind, Pool, Seat, tell};
+use super::feed::tell;
+use super::seat::Seat;
+use super::{Counts, Kind, Pool};
 use crate::pick::decision::Scene;
 use crate::pick::health::Outcome;
 use crate::pick::table::{News, Noted, PART_ROWS};
@@ -76,8 +78,8 @@ impl Pool {
 
     /// Tells the guest what is noted, a part at a time: picks go on in between.
     fn tell(&self, least: Noted, now_ms: u64) {
-        while !self.tell_part(&mut self.seat(), least, now_ms) {
-            self.give_way();
+        while !self.tell_part(&mut self.strategy.take(), least, now_ms) {
+            self.strategy.give_way();
         }
     }
 
