@@ -93,7 +93,7 @@ enum Command {
 
 #[derive(clap::Args)]
 struct RelayArguments {
-    /// Where to: udp://HOST:12000 or tcp://HOST:12000, besides what [relay] says
+    /// Where to: udp://HOST:12000 or tcp://HOST:12000, besides what `[relay]` says
     #[arg(value_name = "DESTINATION")]
     to: Vec<String>,
 }
