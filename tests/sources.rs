@@ -91,6 +91,7 @@ struct ServiceSaid {
     name: String,
     metrics: Vec<(String, f64)>,
     counts: (u64, u64, u32),
+    labels: Vec<(String, String)>,
 }
 
 impl Arrived {
@@ -145,6 +146,10 @@ impl Ear {
             name: service.name.to_owned(),
             metrics: pairs(&service.metrics),
             counts: (service.accepted, service.completed, service.in_flight),
+            labels: {
+                let owned = |(k, v): &(&str, &str)| ((*k).to_owned(), (*v).to_owned());
+                service.labels.iter().map(owned).collect()
+            },
         };
         Arrived {
             at,

@@ -248,6 +248,7 @@ pub(crate) fn service<'a>(name: &'a str, address: &'a str) -> Service<'a> {
         accepted: 0,
         completed: 0,
         in_flight: 0,
+        labels: Vec::new(),
     }
 }
 

@@ -283,6 +283,7 @@ fn offered<'a>(service: &'a ServiceConfig, values: &[f64], counts: &[u64]) -> Se
         accepted: counts[0],
         completed: counts[1],
         in_flight: u32::try_from(counts[2]).unwrap_or(u32::MAX),
+        labels: service.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
     }
 }
 

@@ -149,6 +149,7 @@ fn push(
             accepted: 0,
             completed: 0,
             in_flight: 0,
+            labels: Vec::new(),
         });
     }
     let offered = |service: &Service<'_>| address::offered(service.address, from);

@@ -70,6 +70,8 @@ pub struct Service<'a> {
     pub completed: u64,
     /// Requests open now.
     pub in_flight: u32,
+    /// Free words; they hide the machine's of the same name.
+    pub labels: Vec<(&'a str, &'a str)>,
 }
 
 /// One message of an agent.
@@ -124,12 +126,9 @@ impl Report<'_> {
             ensure("address", !service.address.contains(|c: char| c.is_control() || c == ' '))?;
             check_weight(service.weight)?;
             check_metrics(&service.metrics)?;
+            check_labels(&service.labels)?;
         }
-        ensure("labels", self.labels.len() <= LABELS_MAX)?;
-        for (name, value) in &self.labels {
-            check_name("label", name)?;
-            ensure("label", value.len() <= NAME_BYTES_MAX && !value.contains(char::is_control))?;
-        }
+        check_labels(&self.labels)?;
         Ok(())
     }
 }
@@ -158,6 +157,15 @@ fn check_metrics(metrics: &Metrics<'_>) -> Result<(), WireError> {
     ensure("metrics", metrics.names.len() == metrics.values.len())?;
     ensure("metrics", metrics.names.len() <= METRICS_MAX)?;
     metrics.names.iter().try_for_each(|name| check_name("metrics", name))
+}
+
+fn check_labels(labels: &[(&str, &str)]) -> Result<(), WireError> {
+    ensure("labels", labels.len() <= LABELS_MAX)?;
+    for (name, value) in labels {
+        check_name("label", name)?;
+        ensure("label", value.len() <= NAME_BYTES_MAX && !value.contains(char::is_control))?;
+    }
+    Ok(())
 }
 
 fn ensure(field: &'static str, holds: bool) -> Result<(), WireError> {

@@ -39,6 +39,7 @@ fn config(socket: &Path, ear: &Ear) -> String {
         [[agent.service]]
         name = "web"
         address = "10.0.0.1:80"
+        labels = {{ rack = "7" }}
         accepted = "push"
         completed = "push"
         in_flight = "push"
@@ -78,6 +79,7 @@ async fn applications_set_and_add_to_metrics_and_counters() {
         let all = ear.until("all of it", |report| report.counts("web") == (3, 1, 1));
         assert_eq!(all.value("sessions"), Some(10.0));
         assert_eq!(all.service_value("web", "queue"), Some(0.5));
+        assert_eq!(all.service("web").labels, [("rack".to_owned(), "7".to_owned())]);
         let (status, shown) = ask(&socket, "GET /v1/metrics", "");
         assert!(
             status == 200 && shown.contains(r#""name":"sessions","source":"push","value":10.0"#)

@@ -395,6 +395,8 @@ struct Service {
     in_flight: u32,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     metrics: BTreeMap<Box<str>, Option<f64>>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<Box<str>, Box<str>>,
 }
 
 impl Machine {
@@ -407,6 +409,7 @@ impl Machine {
             completed: service.completed,
             in_flight: service.in_flight,
             metrics: metrics(&service.metrics),
+            labels: service.labels.iter().cloned().collect(),
         };
         let loss = machine.loss;
         Self {

@@ -114,6 +114,8 @@ pub struct ServiceConfig {
     /// Requests open now; `None`: not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<MetricSource>,
+    /// Free words; they hide the machine's of the same name.
+    pub labels: BTreeMap<String, String>,
     /// Its own metrics; they hide the machine's of the same name.
     #[serde(rename = "metric")]
     pub metrics: Vec<MetricConfig>,
@@ -158,6 +160,7 @@ impl ServiceConfig {
             accepted: None,
             completed: None,
             in_flight: None,
+            labels: BTreeMap::new(),
             metrics: Vec::new(),
         }
     }
@@ -308,6 +311,7 @@ fn service(mut section: Section<'_>) -> ServiceConfig {
         accepted: section.checked("accepted"),
         completed: section.checked("completed"),
         in_flight: section.checked("in_flight"),
+        labels: section.labels("labels"),
         metrics: section.sections("metric").into_iter().flatten().filter_map(metric).collect(),
         ..usual
     };

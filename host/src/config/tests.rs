@@ -26,6 +26,7 @@ fn what_is_printed_reads_back_as_the_same() {
         name = "web"
         address = "https://web-1.example/x"
         weight = 2
+        labels = { rack = "7" }
         accepted = "push"
         in_flight = "nginx:http://127.0.0.1/status#active"
         [[agent.service.metric]]

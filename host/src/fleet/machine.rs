@@ -46,6 +46,8 @@ pub struct Offered {
     pub completed: u64,
     /// Requests open.
     pub in_flight: u32,
+    /// Free words; they hide the machine's of the same name.
+    pub labels: Vec<(Box<str>, Box<str>)>,
 }
 
 /// One machine as of its last report.
@@ -166,11 +168,7 @@ impl Machine {
         self.patience_ms = rule.silence_ms(&self.loss, report.interval_ms);
         self.metrics.take(&report.metrics, names);
         self.take_services(&report.services, has_moved, names);
-        let same = self.labels.len() == report.labels.len()
-            && self.labels.iter().zip(&report.labels).all(|(a, b)| *a.0 == *b.0 && *a.1 == *b.1);
-        if !same {
-            self.labels = report.labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
-        }
+        take_labels(&mut self.labels, &report.labels);
     }
 
     fn take_services(&mut self, services: &[Service<'_>], has_moved: bool, names: &mut NameSets) {
@@ -182,6 +180,7 @@ impl Machine {
             accepted: 0,
             completed: 0,
             in_flight: 0,
+            labels: Vec::new(),
         }];
         let services = if services.is_empty() { &implied } else { services };
         let same = self.services.len() == services.len()
@@ -196,6 +195,7 @@ impl Machine {
                 accepted: 0,
                 completed: 0,
                 in_flight: 0,
+                labels: Vec::new(),
             };
             self.services = services.iter().map(offered).collect();
         }
@@ -209,6 +209,7 @@ impl Machine {
             offered.accepted = service.accepted;
             offered.completed = service.completed;
             offered.in_flight = service.in_flight;
+            take_labels(&mut offered.labels, &service.labels);
         }
     }
 
@@ -222,6 +223,15 @@ impl Machine {
     #[must_use]
     pub fn namesake(&self) -> Option<&Namesake> {
         self.other.as_deref().filter(|other| other.is_certain())
+    }
+}
+
+/// Replaces labels, where they are others.
+fn take_labels(known: &mut Vec<(Box<str>, Box<str>)>, reported: &[(&str, &str)]) {
+    let same = known.len() == reported.len()
+        && known.iter().zip(reported).all(|(a, b)| *a.0 == *b.0 && *a.1 == *b.1);
+    if !same {
+        *known = reported.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
     }
 }
 

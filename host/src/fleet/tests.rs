@@ -139,6 +139,7 @@ fn services_come_change_and_go() {
         accepted: 0,
         completed: 0,
         in_flight: 3,
+        labels: Vec::new(),
     };
     fleet.apply(&report("a", 1, 1), HERE, 0);
     assert_eq!(&*fleet.by_name("a").expect("known").1.services[0].name, DEFAULT_SERVICE);

@@ -243,7 +243,8 @@ impl Serialize for Report<'_> {
 
 impl Serialize for Service<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut row = serializer.serialize_tuple(8)?;
+        let more = usize::from(!self.labels.is_empty());
+        let mut row = serializer.serialize_tuple(8 + more)?;
         row.serialize_element(self.name)?;
         row.serialize_element(self.address)?;
         row.serialize_element(&self.weight)?;
@@ -252,6 +253,9 @@ impl Serialize for Service<'_> {
         row.serialize_element(&self.accepted)?;
         row.serialize_element(&self.completed)?;
         row.serialize_element(&self.in_flight)?;
+        if more >= 1 {
+            row.serialize_element(&Labels(&self.labels))?;
+        }
         row.end()
     }
 }
@@ -328,6 +332,7 @@ impl<'de: 'a, 'a> Visitor<'de> for Row<Service<'a>> {
             accepted: field(&mut row, "accepted")?,
             completed: field(&mut row, "completed")?,
             in_flight: field(&mut row, "in_flight")?,
+            labels: row.next_element::<LabelPairs<'a>>()?.map_or_else(Vec::new, |pairs| pairs.0),
         };
         skip_rest(row)?;
         Ok(service)

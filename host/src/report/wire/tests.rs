@@ -35,6 +35,7 @@ fn report<'a>() -> Report<'a> {
             accepted: 1_000,
             completed: 990,
             in_flight: 10,
+            labels: Vec::new(),
         }],
         labels: vec![("zone", "a")],
         sent_ms: 0,
@@ -123,9 +124,11 @@ fn unknown_trailing_fields_are_skipped() {
     assert_eq!((frame[9], frame[80]), (0x9c, 0x98), "12 fields of a report, 8 of a service");
     let service_end = frame.len() - 8; // before the labels { "zone": "a" }
     frame.extend_from_slice(&[5, 2, 0x93, 1, 2, 3]); // the stamp, the hops, and what nobody knows yet
-    frame.insert(service_end, 0xc3);
-    (frame[9], frame[80]) = (0x9f, 0x99);
-    let stamped = Report { sent_ms: 5, hops: 2, ..report() };
+    // The service's labels { "r": "7" }, and what nobody knows yet.
+    frame.splice(service_end..service_end, [0x81, 0xa1, b'r', 0xa1, b'7', 0xc3]);
+    (frame[9], frame[80]) = (0x9f, 0x9a);
+    let mut stamped = Report { sent_ms: 5, hops: 2, ..report() };
+    stamped.services[0].labels = vec![("r", "7")];
     assert_eq!(decode(&frame, &Keyring::default()), Ok(vec![stamped]));
 }
 
@@ -170,7 +173,9 @@ fn services() -> impl Strategy<Value = Vec<Service<'static>>> {
         let numbered = NAMES.iter().zip(services);
         let service = |(name, generated): (&&'static str, _)| {
             let (address, weight, metrics, (accepted, completed, in_flight)) = generated;
-            Service { name, address, weight, metrics, accepted, completed, in_flight }
+            let labels =
+                if accepted % 2 == 0 { Vec::new() } else { vec![(*name, "x"), ("zone", "")] };
+            Service { name, address, weight, metrics, accepted, completed, in_flight, labels }
         };
         numbered.map(service).collect()
     })
