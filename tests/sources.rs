@@ -265,6 +265,36 @@ async fn metrics_of_one_page_share_its_fetches() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_load_report_is_read_from_the_header_of_an_answer() {
+    let text = "TEXT cpu_utilization=0.25, named_metrics.kv_cache=0.5, rps_fractional=NaN";
+    let answer =
+        format!("HTTP/1.1 200 OK\r\nendpoint-load-metrics: {text}\r\ncontent-length: 2\r\n\r\nOK");
+    let page = Page::answer(answer.into_bytes());
+    let ear = Ear::open();
+    let metric = |name: &str, field: &str| {
+        format!(
+            "[[agent.metric]]\nname = \"{name}\"\nsource = 'orca:http://{}/health#{field}'\n",
+            page.address
+        )
+    };
+    let config = format!(
+        "[agent]\ninterval = \"50ms\"\n{}{}{}{}",
+        metric("cpu", "cpu_utilization"),
+        metric("cache", "named_metrics.kv_cache"),
+        metric("rps", "rps_fractional"),
+        ear.config()
+    );
+    let agent = start(&config).await;
+    let report = tokio::task::spawn_blocking(move || {
+        ear.until("the report", |report| report.value("cpu").is_some())
+    });
+    let report = report.await.unwrap();
+    assert_eq!([report.value("cpu"), report.value("cache")], [Some(0.25), Some(0.5)]);
+    assert_eq!(report.value("rps"), None);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_fresh_agent_on_a_busy_machine_is_never_the_least_loaded() {
     for window in [4, 1] {
         let mut farm = Farm::new("weighted", "least-loaded").await;

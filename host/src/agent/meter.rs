@@ -207,7 +207,7 @@ impl Meter {
         }
         let (metric, source) = (&self.name, &self.source);
         if known {
-            tracing::info!(metric, source, "the metric is known again");
+            tracing::info!(metric, source, "the metric is known");
         } else {
             let nothing = if self.pushed { "nothing was pushed" } else { "no value came" };
             let why = self.trouble.as_deref().unwrap_or(nothing);

@@ -47,6 +47,7 @@ impl Fetch {
         match error {
             ureq::Error::Timeout(_) => format!("no answer within {:?}", self.timeout),
             ureq::Error::StatusCode(code) => format!("answered with status {code}"),
+            ureq::Error::Io(error) => error.to_string(),
             other => other.to_string(),
         }
     }

@@ -227,12 +227,15 @@ impl<'a> Reader<'a> {
     }
 
     fn need(&mut self, sign: &str) -> Result<(), String> {
-        if self.takes(sign) { Ok(()) } else { Err(self.expected(sign)) }
+        if self.takes(sign) { Ok(()) } else { Err(self.expected(&format!("{sign:?}"))) }
     }
 
     fn expected(&self, what: &str) -> String {
         let at = self.text.len() - self.rest.len() + 1;
-        let found = if self.rest.is_empty() { "it ends" } else { self.rest };
-        format!("{:?}: {what} belongs at character {at}, where {found:?} stands", self.text)
+        let found = match self.rest {
+            "" => "it ends".to_owned(),
+            rest => format!("{rest:?} stands"),
+        };
+        format!("{:?}: {what} belongs at character {at}, where {found}", self.text)
     }
 }

@@ -18,6 +18,7 @@ pub(super) struct Groups {
     /// From the process's own group upwards.
     memory: Vec<PathBuf>,
     cpu: Vec<PathBuf>,
+    mounts: PathBuf,
     /// The group whose time was looked at the last time.
     used: Option<(PathBuf, Rate)>,
     throttled: Option<(PathBuf, u64, u64)>,
@@ -28,7 +29,8 @@ impl Groups {
         let own = text(&roots.proc.join("self/cgroup")).unwrap_or_default(); // a kernel without groups
         let mounts = roots.sys.join("fs/cgroup");
         let chain = |controller| chain(&mounts, &own, controller);
-        Self { memory: chain("memory"), cpu: chain("cpu"), used: None, throttled: None }
+        let (memory, cpu) = (chain("memory"), chain("cpu"));
+        Self { memory, cpu, mounts, used: None, throttled: None }
     }
 
     /// Memory used and allowed in the nearest group with a limit, if it is below the machine's.
@@ -56,7 +58,8 @@ impl Groups {
         #[expect(clippy::cast_precision_loss, reason = "a machine has fewer than 2^53 cores")]
         let unlimited = || Some((self.cpu.first()?.clone(), cores.max(1) as f64));
         let (group, allowed) = limited.or_else(unlimited).ok_or_else(no_group)?;
-        let used_s = used_seconds(&group)
+        let used_s = self
+            .used_seconds(&group)
             .ok_or_else(|| format!("the group {} does not say its CPU time", group.display()))?;
         let known = self.used.take().filter(|(known, _)| *known == group);
         let (_, mut rate) = known.unwrap_or_default();
@@ -66,6 +69,19 @@ impl Groups {
             Reading::Value(used) => Reading::Value(used / allowed),
             other => other,
         })
+    }
+
+    /// CPU time of a group since it was made.
+    fn used_seconds(&self, group: &Path) -> Option<f64> {
+        let stat = text(&group.join("cpu.stat")).unwrap_or_default();
+        if let Some(usec) = field(&stat, "usage_usec") {
+            #[expect(clippy::cast_precision_loss, reason = "microseconds of some centuries fit")]
+            return Some(usec as f64 / 1e6);
+        }
+        // Version 1 says it in nanoseconds, beside the quota or in a tree of its own.
+        let below = group.strip_prefix(self.mounts.join("cpu")).ok();
+        let apart = || float(&self.mounts.join("cpuacct").join(below?), "cpuacct.usage");
+        Some(float(group, "cpuacct.usage").or_else(apart)? / 1e9)
     }
 
     /// Share of the periods since the last look in which the group had to wait for its next quota.
@@ -144,15 +160,6 @@ fn quota(group: &Path) -> Option<f64> {
         None => (float(group, "cpu.cfs_quota_us")?, float(group, "cpu.cfs_period_us")?),
     };
     (quota > 0.0 && period > 0.0).then(|| quota / period)
-}
-
-/// CPU time of a group since it was made.
-fn used_seconds(group: &Path) -> Option<f64> {
-    let stat = text(&group.join("cpu.stat")).unwrap_or_default();
-    #[expect(clippy::cast_precision_loss, reason = "microseconds of some centuries fit")]
-    let usec = field(&stat, "usage_usec").map(|usec| usec as f64 / 1e6);
-    // Version 1 says it in nanoseconds, beside the quota or in a folder of its own.
-    usec.or_else(|| Some(float(group, "cpuacct.usage")? / 1e9))
 }
 
 fn number(group: &Path, name: &str) -> Option<u64> {

@@ -153,6 +153,20 @@ fn cpu_is_told_as_a_share_of_the_quota() {
 }
 
 #[test]
+fn cpu_time_may_be_told_in_a_tree_of_its_own() {
+    let fake = Fake::new(&[
+        ("proc/self/cgroup", "2:cpuacct:/a\n1:cpu:/a\n"),
+        ("sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "50000"),
+        ("sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000"),
+        ("sys/fs/cgroup/cpuacct/a/cpuacct.usage", "0"),
+    ]);
+    let mut system = fake.system(&["cpu.quota"]);
+    fake.read(&mut system, 0);
+    fake.write(&[("sys/fs/cgroup/cpuacct/a/cpuacct.usage", "250000000")]);
+    check(&fake.read(&mut system, 1), &[0.5]);
+}
+
+#[test]
 fn without_a_quota_all_cores_may_be_used() {
     let fake = Fake::new(&[
         ("proc/self/cgroup", "0::/\n"),
