@@ -287,8 +287,25 @@ fn file_that_comes_later_and_goes_again() {
     host.save("[host]\nmiss_limit = 7");
     host.until_limit(7);
     assert_eq!(host.state()["file"], "loadline.toml");
+    // Gone is no wish for the defaults: keys and pools would go with it.
     fs::remove_file(&host.file).unwrap();
-    host.until_limit(3); // no file was named: the defaults
+    host.until_refused("loadline.toml: cannot be read");
+    host.save("[host]\nmiss_limit = 8");
+    host.until_limit(8);
+    host.end();
+}
+
+#[test]
+fn secret_that_cannot_be_used_keeps_the_old_file_in_force_until_it_can() {
+    let mut host = Changing::start();
+    let secret = host.folder.path().join("secret");
+    let keys = format!("[reports]\nkeys = [{{ id = 1, secret_file = {secret:?} }}]\n");
+    host.save(&config(4).replace("[reports]\n", &keys));
+    let state = host.until_refused("cannot read secret_file");
+    assert_eq!((&state["applied"], &state["refused"]), (&0.into(), &1.into()), "{state}");
+    fs::write(&secret, "0123456789abcdef").unwrap();
+    host.until_limit(4);
+    assert_eq!(host.state()["state"], "in_force");
     host.end();
 }
 

@@ -94,15 +94,16 @@ impl Origin {
     }
 
     /// The same of a running process: never waits, and never takes a file for whole that may be on
-    /// its way.
+    /// its way. One that was there and is gone is no wish for the defaults: with it would go keys,
+    /// pools and the token.
     ///
     /// # Errors
     /// There is nothing to be taken now.
-    pub fn read_again(&self) -> Result<Written, ConfigError> {
+    pub fn read_again(&self, had_file: bool) -> Result<Written, ConfigError> {
         let path = self.path();
         let bytes = match crate::watch::read(path, FILE_BYTES_MAX) {
             Ok(bytes) => bytes,
-            Err(_) if self.named.is_none() && !path.exists() => {
+            Err(_) if self.named.is_none() && !had_file && !path.exists() => {
                 return Ok(Written { file: None, text: String::new() });
             }
             Err(why) => return Err(self.unreadable(&why)),

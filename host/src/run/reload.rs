@@ -42,6 +42,8 @@ pub struct Reload {
     is_refused: bool,
     /// Something could not be done.
     again: bool,
+    /// There was a file.
+    had_file: bool,
     watch: Watch,
     pace: Arc<Mutex<Pace>>,
     woken: Arc<Notify>,
@@ -64,8 +66,10 @@ impl Reload {
         };
         loadline.state.note(|state| note_read(state, &written));
         let watch = Watch::new(is_wanted, look);
+        let had_file = written.file.is_some();
         let mut reload = Self {
             origin,
+            had_file,
             seen: Some(written),
             said: None,
             is_refused: false,
@@ -102,8 +106,11 @@ impl Reload {
                 host.look();
             }
         }
-        match self.origin.read_again() {
-            Ok(written) => self.follow(written, loadline, asked).await,
+        match self.origin.read_again(self.had_file) {
+            Ok(written) => {
+                self.had_file |= written.file.is_some();
+                self.follow(written, loadline, asked).await;
+            }
             Err(error) => {
                 self.seen = None; // whatever is there next is looked at
                 self.complain(loadline, error, true);
@@ -128,6 +135,12 @@ impl Reload {
                 return self.complain(loadline, error, true);
             }
         };
+        // Without its secrets nothing of it can be in force; they may come without the file changing.
+        if let Err(error) = config.secrets() {
+            self.seen = Some(written);
+            self.again = true;
+            return self.complain(loadline, error, true);
+        }
         self.is_refused = false;
         let changes = changes(&loadline.config, &config);
         let rotated = loadline.secrets;
