@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::report::gate::SKEW_MAX;
 use crate::report::{Report, State};
 pub use loss::Loss;
 pub use machine::{Machine, Measured, MetricNames, Offered};
@@ -27,8 +28,9 @@ use patience::DeadRule;
 
 /// Machines known at most: bounds what forged names can cost.
 pub const MACHINES_MAX: usize = 200_000;
-/// How long a machine that is gone is still shown, in milliseconds.
-const FORGET_AFTER_MS: u64 = 600_000;
+/// How long a machine that is gone is still known, in milliseconds: as long as what it sent last may
+/// be played back, by a machine whose clock is ahead as far as is allowed to a host that is behind.
+const FORGET_AFTER_MS: u64 = 2 * SKEW_MAX.as_secs() * 1_000 + 60_000;
 
 /// Dense number of a machine; given to another one only after it was forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -180,7 +182,9 @@ impl Fleet {
         let mut forgotten = Vec::new();
         for (id, machine) in (0..).map(MachineId).zip(&mut self.machines) {
             let Some(machine) = machine else { continue };
-            let silent_ms = listened_ms.saturating_sub(machine.heard_ms);
+            // What was applied before it was known that this host had been deaf.
+            machine.heard_ms = machine.heard_ms.min(listened_ms);
+            let silent_ms = listened_ms - machine.heard_ms;
             if machine.alive && silent_ms > machine.patience_ms {
                 machine.alive = false;
                 gone.push(id);

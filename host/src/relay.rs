@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use crate::report::gate::{Gate, Present};
+use crate::report::gate::{Gate, Present, SKEW_MAX};
 use crate::report::wire::{self, Packer};
 use crate::report::{DATAGRAM_BYTES_MAX, DEFAULT_SERVICE, Metrics, Report, Service, address};
 use crate::transport::Batch;
@@ -20,7 +20,7 @@ use crate::transport::Batch;
 /// Machines remembered at most: bounds what forged names can cost.
 const MACHINES_MAX: usize = 200_000;
 /// How long a machine is remembered after its last report.
-const FORGET_AFTER: Duration = Duration::from_secs(600);
+const FORGET_AFTER: Duration = Duration::from_secs(2 * SKEW_MAX.as_secs() + 60);
 
 /// What goes through, and what went.
 #[derive(Debug)]

@@ -135,6 +135,8 @@ impl Intake {
             // scored: however slow a policy is, reports do not age in the queue.
             let now_ms = self.clock.now_ms();
             let (beat_ms, deaf_ms) = self.pulse.read();
+            // First: what waited meanwhile was heard when this host listened again.
+            self.note_deafness(beat_ms, deaf_ms);
             let mut turn = Turn::default();
             for event in first.into_iter().chain(events.try_iter().take(QUEUE_MAX)) {
                 match event {
@@ -148,7 +150,6 @@ impl Intake {
             }
             let mut gone = Vec::new();
             if now_ms.saturating_sub(swept_ms) >= SWEEP_MS {
-                self.note_deafness(beat_ms, deaf_ms);
                 gone = self.fleet.write().expire(beat_ms.min(now_ms));
                 if self.pools.tend(now_ms) {
                     self.changes.send_modify(|changes| *changes += 1);

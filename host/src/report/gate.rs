@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use super::{Keyring, Report};
 
-/// The difference of clocks that may be allowed at most: machines that are gone are remembered that
-/// long, and with them what they sent last.
+/// The difference of clocks that may be allowed at most: machines that are gone are remembered for twice
+/// that and more, and with them what they sent last.
 pub const SKEW_MAX: Duration = Duration::from_secs(600);
 
 /// What this host asks of a report.

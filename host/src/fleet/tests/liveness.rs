@@ -189,3 +189,15 @@ fn time_that_goes_wrong_harms_nobody() {
     fleet.apply(&Report { delay_ms: u32::MAX, ..report("a", 1, 2) }, HERE, 3);
     assert!(fleet.expire(u64::MAX).len() <= 1);
 }
+
+#[test]
+fn what_is_applied_before_the_deafness_is_known_is_no_promise() {
+    let mut fleet = fleet();
+    fleet.apply(&report("a", 1, 1), HERE, 0);
+    // Stopped from 1 s to 61 s; what waited in the socket comes first, then the machine is silent.
+    fleet.apply(&report("a", 1, 2), HERE, 61_000);
+    fleet.was_deaf(60_000, 61_000);
+    assert!(fleet.expire(61_100).is_empty());
+    assert!(fleet.expire(64_500).is_empty());
+    assert_eq!(fleet.expire(64_700).len(), 1, "and not a minute later");
+}
