@@ -20,3 +20,8 @@ fn each(target: &str, check: impl Fn(&[u8])) {
 fn kept_frames_decode_or_are_refused() {
     each("decode", oracles::decode);
 }
+
+#[test]
+fn kept_configurations_are_taken_or_refused() {
+    each("configure", oracles::configure);
+}

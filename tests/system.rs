@@ -13,6 +13,7 @@ mod authoring;
 mod config;
 mod config_file;
 mod corpus;
+mod deployments;
 mod entry;
 mod faults;
 mod feedback;

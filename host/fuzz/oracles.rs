@@ -2,6 +2,7 @@
 //!
 //! The fuzz targets call these with what the fuzzer makes up, `tests/corpus.rs` with what is kept.
 
+use loadline::config::{Config, Place, changes};
 use loadline::report::{Key, Keyring, Report, wire};
 
 /// A frame from anywhere: decoding returns, and what it returns has passed every check and is the
@@ -29,4 +30,28 @@ fn check(frame: &[u8], keyring: &Keyring) {
 /// Equal but for NaN, which is not equal to itself.
 fn text(reports: &[Report<'_>]) -> String {
     format!("{reports:?}")
+}
+
+/// A configuration file from anywhere: reading returns; what it takes is the same again when it is
+/// printed, and what it refuses is named, with a line that the file has.
+pub(crate) fn configure(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    match Config::parse(text) {
+        Ok(config) => {
+            let printed = config.to_toml();
+            let again = Config::parse(&printed).expect("what is printed can be read");
+            assert_eq!(again.to_toml(), printed);
+            assert_eq!(changes(&config, &again), []);
+        }
+        Err(error) => {
+            assert!(!error.problems.is_empty(), "refused without a reason");
+            let lines = 1 + bytes.iter().filter(|byte| **byte == b'\n').count();
+            for problem in &error.problems {
+                assert!(!problem.what.is_empty(), "{}", problem.key);
+                if let Some(Place::Line(line)) = &problem.place {
+                    assert!((1..=lines).contains(line), "line {line} of {lines}");
+                }
+            }
+        }
+    }
 }

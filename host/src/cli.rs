@@ -4,6 +4,7 @@
 
 mod ask;
 mod banner;
+mod service;
 #[cfg(feature = "host")]
 mod policy;
 #[cfg(feature = "host")]
@@ -22,6 +23,7 @@ use crate::config::{
 };
 use crate::run::{Loadline, Reload, RunError, RunningRelay};
 use crate::telemetry::{self, LogFormat};
+use service::Manager;
 
 /// A wrong command line or configuration (`EX_USAGE`).
 const USAGE: u8 = 64;
@@ -221,6 +223,8 @@ async fn run_until_told(origin: Origin) -> Result<(), Failure> {
     let mut hang_up = signal(SignalKind::hangup()).map_err(other)?;
     let mut loadline = Loadline::start(config.clone()).await?;
     complain(&banner::text(&config, &loadline));
+    let manager = Manager::from_environment();
+    manager.ready();
     let mut reload = Reload::new(origin, written, &loadline);
     loop {
         let follow = async {
@@ -237,6 +241,7 @@ async fn run_until_told(origin: Origin) -> Result<(), Failure> {
         }
     }
     tracing::info!("stopping");
+    manager.stopping();
     loadline.stop().await;
     tracing::info!("stopped");
     Ok(())

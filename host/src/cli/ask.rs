@@ -18,7 +18,13 @@ pub(super) struct Question {
     #[arg(long, value_name = "MACHINE")]
     exclude: Vec<String>,
     /// A host to ask; may be repeated, the first one that answers counts
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:14000")]
+    #[arg(
+        long,
+        value_name = "URL",
+        default_value = "http://127.0.0.1:14000",
+        env = "LOADLINE_HOSTS",
+        value_delimiter = ','
+    )]
     host: Vec<String>,
     /// Print this address when no host gives one
     #[arg(long, value_name = "ADDRESS")]
