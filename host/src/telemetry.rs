@@ -12,6 +12,8 @@ use tracing_subscriber::EnvFilter;
 const QUIET: Duration = Duration::from_secs(60);
 /// Complaints remembered at most; beyond, new ones stay silent until old ones may speak again.
 const COMPLAINTS_MAX: usize = 1_024;
+/// Complaints of one kind logged in [`QUIET`] at most: sources can be forged, one a datagram.
+const LINES_MAX: u32 = 100;
 
 /// How logs look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -36,17 +38,19 @@ pub fn start(format: LogFormat, filter: &str) -> Result<(), String> {
     started.map_err(|error| error.to_string())
 }
 
-/// Says whether a complaint may be logged: once a minute each.
+/// Says whether a complaint may be logged: once a minute each, and no more than [`LINES_MAX`].
 #[derive(Debug)]
 pub struct Quiet<K> {
     last: HashMap<K, Instant>,
+    /// When the present minute began, and the lines of it.
+    minute: Option<(Instant, u32)>,
     /// When old complaints were last cleared out: a flood must not make that the work.
     cleared: Option<Instant>,
 }
 
 impl<K> Default for Quiet<K> {
     fn default() -> Self {
-        Self { last: HashMap::new(), cleared: None }
+        Self { last: HashMap::new(), minute: None, cleared: None }
     }
 }
 
@@ -68,6 +72,15 @@ impl<K: Hash + Eq> Quiet<K> {
         {
             return false;
         }
+        let (began, lines) =
+            self.minute.filter(|(at, _)| now.duration_since(*at) < QUIET).unwrap_or((now, 0));
+        self.minute = Some((began, lines.saturating_add(1)));
+        if lines == LINES_MAX {
+            tracing::warn!("more complaints of this kind are not logged for a minute");
+        }
+        if lines >= LINES_MAX {
+            return false;
+        }
         self.last.insert(complaint, now);
         true
     }
@@ -84,7 +97,14 @@ mod tests {
         assert!(quiet.may_at(0, start));
         assert!(!quiet.may_at(0, start + QUIET / 2));
         assert!(quiet.may_at(0, start + QUIET));
-        let allowed = (0..1_000_000).filter(|source| quiet.may_at(*source, start + QUIET)).count();
-        assert!(allowed < COMPLAINTS_MAX, "{allowed}");
+        let flood = |quiet: &mut Quiet<i32>, now| {
+            (0..100_000).filter(|source| quiet.may_at(*source, now)).count()
+        };
+        assert_eq!(flood(&mut quiet, start + QUIET), LINES_MAX as usize - 1);
+        assert_eq!(flood(&mut quiet, start + QUIET * 2), LINES_MAX as usize);
+        for minute in 3..20 {
+            flood(&mut quiet, start + QUIET * minute);
+            assert!(quiet.last.len() <= COMPLAINTS_MAX);
+        }
     }
 }
