@@ -23,7 +23,7 @@ use std::sync::{Arc, mpsc};
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, RawQuery, State};
+use axum::extract::{FromRequestParts, Path, RawQuery, State};
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
@@ -39,8 +39,6 @@ use crate::pick::{Pools, intake, pick};
 use error::ApiError;
 pub use token::AdminToken;
 
-/// An uploaded policy at most; the library's own limit is the same and has the better message.
-const POLICY_BYTES_MAX: usize = (16 << 20) + 1;
 /// Header that names the lease of an answer that is an address alone.
 const LEASE: &str = "loadline-lease";
 
@@ -96,10 +94,7 @@ pub fn router(view: Arc<View>) -> Router {
         .route("/v1/policies", get(policies::all))
         .route(
             "/v1/policies/{name}",
-            get(policies::one)
-                .put(policies::upload)
-                .delete(policies::remove)
-                .layer(DefaultBodyLimit::max(POLICY_BYTES_MAX)),
+            get(policies::one).put(policies::upload).delete(policies::remove),
         )
         .route("/v1/policies/{name}/activate", post(policies::activate))
         .route("/v1/policies/{name}/rollback", post(policies::roll_back))

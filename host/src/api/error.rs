@@ -96,8 +96,9 @@ impl ApiError {
             .hint("a question is a GET; README.md lists the calls that change something")
     }
 
-    pub(super) fn bad_policy(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "bad_body", message)
+    pub(super) fn policy_too_long(max: usize) -> Self {
+        let message = format!("the body is cut short or has more than {max} bytes");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_long", message)
             .hint("the body is the content of a .wasm or .formula file")
     }
 

@@ -7,11 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
+use axum::body::{Body, to_bytes};
 use axum::extract::{RawQuery, State};
 use axum::http::HeaderMap;
-use axum::http::header::AUTHORIZATION;
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH};
 use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -23,6 +22,8 @@ use crate::pick::supply::{Action, Event, Wish};
 use crate::pick::{Pools, pool};
 use crate::policy::{Entry, Form, Generation, Kept, Kind, Origin, Step};
 
+/// An uploaded policy at most: what a file may have.
+const POLICY_BYTES_MAX: usize = 16 << 20;
 /// What a change may take: a compilation's own limit, and then some.
 const WISH_WAIT: Duration = Duration::from_secs(60);
 
@@ -202,14 +203,20 @@ pub(super) async fn upload(
     State(view): State<Arc<View>>,
     Name(name): Name,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: Body,
 ) -> Result<Json<Policy>, ApiError> {
     allowed(&view, &headers)?;
+    // Before it is read: who waits for a word before sending it gets this one.
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    if length.is_some_and(|length: usize| length > POLICY_BYTES_MAX) {
+        return Err(ApiError::policy_too_long(POLICY_BYTES_MAX));
+    }
     if !is_policy_name(&name) {
         let what = format!("{name:?} is not a policy's name");
         return Err(ApiError::bad_parameter(what, "letters, digits, '-', '_' and '.'"));
     }
-    let body = body.map_err(|error| ApiError::bad_policy(error.to_string()))?;
+    let body = to_bytes(body, POLICY_BYTES_MAX).await;
+    let body = body.map_err(|_| ApiError::policy_too_long(POLICY_BYTES_MAX))?;
     let form = if std::str::from_utf8(&body).is_ok_and(|text| !text.contains('\0')) {
         Form::Text
     } else {
