@@ -245,8 +245,12 @@ impl Fleet {
 }
 
 impl MachineId {
-    fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.0 as usize
+    }
+
+    pub(crate) fn from_index(index: u32) -> Self {
+        Self(index)
     }
 }
 

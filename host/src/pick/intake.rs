@@ -186,6 +186,7 @@ impl Intake {
         let now = Present { wall_ms: wall_ms(), up_ms: self.clock.now_ms() };
         let fleet = Arc::clone(&self.fleet);
         let mut fleet = fleet.write();
+        let now = Present { wall_ms: wall_ms(), up_ms: self.clock.now_ms() };
         for datagram in batch.iter() {
             self.apply_one(&mut fleet, datagram, now, turn);
         }

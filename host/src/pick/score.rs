@@ -5,7 +5,6 @@
 //! has no load and is not asked about; a load that is NaN, infinite or negative is answered with the
 //! target's last good one; slots are given out again only after formula and strategy heard `leave`.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -38,7 +37,7 @@ struct Scorer {
     pool: Arc<Pool>,
     formula: Option<FormulaGuest>,
     wanted: Vec<Wanted>,
-    slots: HashMap<MachineId, u32>,
+    slots: Slots,
     targets: Vec<Option<Scored>>,
     free: Vec<u32>,
     quiet: Quiet<Arc<str>>,
@@ -135,13 +134,37 @@ impl Scorers {
     }
 }
 
+/// The slot of each machine that is in the pool. Machines have dense numbers: no need to look one up.
+#[derive(Default)]
+struct Slots {
+    by_machine: Vec<Option<u32>>,
+}
+
+impl Slots {
+    fn entry(&mut self, id: MachineId) -> &mut Option<u32> {
+        if self.by_machine.len() <= id.index() {
+            self.by_machine.resize(id.index() + 1, None);
+        }
+        &mut self.by_machine[id.index()]
+    }
+
+    fn take(&mut self, id: MachineId) -> Option<u32> {
+        self.by_machine.get_mut(id.index())?.take()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (MachineId, u32)> {
+        let numbered = (0..).map(MachineId::from_index).zip(&self.by_machine);
+        numbered.filter_map(|(id, slot)| Some((id, (*slot)?)))
+    }
+}
+
 impl Scorer {
     fn new(pool: Arc<Pool>) -> Self {
         Self {
             pool,
             formula: None,
             wanted: Vec::new(),
-            slots: HashMap::new(),
+            slots: Slots::default(),
             targets: Vec::new(),
             free: Vec::new(),
             quiet: Quiet::default(),
@@ -164,7 +187,7 @@ impl Scorer {
                     let (columns, identity) = (&mut scored.columns, scored.identity);
                     batch.add(slot, identity, machine, service, columns, &self.wanted);
                 }
-                None => left.extend(self.slots.remove(id)),
+                None => left.extend(self.slots.take(*id)),
             }
         }
         if batch.rows.is_empty() && left.is_empty() {
@@ -204,12 +227,12 @@ impl Scorer {
         let wanted: Vec<_> = guest.metrics().iter().map(wanted).collect();
         let mut batch = Batch::default();
         let mut columns = Vec::new();
-        for (id, slot) in &self.slots {
-            if let Some((machine, service)) = self.offered(&fleet, *id) {
+        for (id, slot) in self.slots.iter() {
+            if let Some((machine, service)) = self.offered(&fleet, id) {
                 let mut places = Columns::default();
-                let known = self.targets[*slot as usize].as_ref();
+                let known = self.targets[slot as usize].as_ref();
                 let identity = known.map_or(0, |scored| scored.identity);
-                batch.add(*slot, identity, machine, service, &mut places, &wanted);
+                batch.add(slot, identity, machine, service, &mut places, &wanted);
                 columns.push(places);
             }
         }
@@ -238,7 +261,7 @@ impl Scorer {
 
     /// The target's slot; a free one if it is new.
     fn slot(&mut self, id: MachineId) -> u32 {
-        *self.slots.entry(id).or_insert_with(|| {
+        *self.slots.entry(id).get_or_insert_with(|| {
             self.free.pop().unwrap_or_else(|| {
                 self.targets.push(None);
                 u32::try_from(self.targets.len() - 1).unwrap_or(u32::MAX)

@@ -265,6 +265,12 @@ impl Host {
         &self.view.pools
     }
 
+    /// Reports that changed the fleet so far.
+    #[must_use]
+    pub fn reports(&self) -> u64 {
+        self.view.intake.reports.load(Ordering::Relaxed)
+    }
+
     /// Hands over datagrams as if they had been received: the in-memory transport.
     pub fn deliver(&self, batch: Batch) {
         self.ear()(batch);
