@@ -12,6 +12,7 @@ mod api;
 mod authoring;
 mod config;
 mod config_file;
+mod carriers;
 mod corpus;
 mod deployments;
 mod entry;

@@ -52,7 +52,8 @@ struct Bench {
     socket: UdpSocket,
     receiver: Receiver,
     keyring: Keyring,
-    seq: u64,
+    /// Blocks of reports that the host has got.
+    fills: usize,
 }
 
 fn bench(what: &str, strategy: &str, keyring: &Keyring, goal: Option<f64>) -> bool {
@@ -104,6 +105,7 @@ impl Bench {
             agent: None,
             reports,
             relay: None,
+            machines: Vec::new(),
             host: Some(HostConfig {
                 listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
                 policies: folder.join("policies"),
@@ -119,18 +121,18 @@ impl Bench {
         let receiver = Receiver::new(&socket, Arc::<Status>::default()).expect("a receiver");
         socket.set_nonblocking(true).expect("set");
         let keyring = keyring.clone();
-        Self { runtime, loadline, sender, socket, receiver, keyring, seq: 0 }
+        Self { runtime, loadline, sender, socket, receiver, keyring, fills: 0 }
     }
 
     fn host(&self) -> &Host {
         self.loadline.host().expect("a host")
     }
 
-    /// Fills the socket with the next machines' reports; their number.
+    /// Fills the socket with the next machines' reports.
     fn fill(&mut self) {
-        let blocks = (MACHINES / BLOCK) as u64;
-        let (seq, block) = (1 + self.seq / blocks, (self.seq % blocks) as usize);
-        self.seq += 1;
+        let blocks = MACHINES / BLOCK;
+        let (seq, block) = (1 + (self.fills / blocks) as u64, self.fills % blocks);
+        self.fills += 1;
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let sent_ms = u64::try_from(since.as_millis()).expect("a time");
         for number in block * BLOCK..(block + 1) * BLOCK {
@@ -180,7 +182,7 @@ impl Bench {
     /// The same datagrams, taken from the socket and left alone.
     fn bare(&mut self) -> f64 {
         self.fill();
-        self.seq -= 1; // the host has not heard them
+        self.fills -= 1; // the host has not heard them
         let mut slots = vec![0_u8; 64 * 2_112];
         let begin = cpu_ns();
         let mut received = 0;

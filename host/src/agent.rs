@@ -22,7 +22,10 @@ use tokio::time::Instant;
 
 use crate::clock::wall_ms;
 use crate::config::{AgentConfig, MetricConfig, ServiceConfig};
-use crate::report::{Keyring, Metrics, Report, Service, State, wire};
+use crate::report::{
+    FRAME_BYTES_MAX, Keyring, METRICS_MAX, Metrics, Report, SERVICES_MAX, Service, State, fit,
+};
+use crate::telemetry::Quiet;
 use beat::Sources;
 use meter::Meter;
 pub use meter::Standing;
@@ -56,6 +59,7 @@ pub struct Agent {
     needs_answers: bool,
     /// What the log knows of the answers.
     answered: Option<bool>,
+    quiet: Quiet<&'static str>,
 }
 
 /// What a reading or a push is for.
@@ -117,6 +121,7 @@ impl Agent {
             next_report: now,
             needs_answers: false,
             answered: None,
+            quiet: Quiet::default(),
         }
     }
 
@@ -229,8 +234,20 @@ impl Agent {
         self.seq += 1;
         let values: Vec<_> = self.meters.iter_mut().map(|meter| meter.value(now)).collect();
         let counts: Vec<_> = self.tallies.iter().map(|tally| tally.count(now)).collect();
-        let frame = wire::encode(&[self.report(state, &values, &counts)], &self.keyring);
-        frame.inspect_err(|error| tracing::error!(%error, "cannot encode this report")).ok()
+        let fitted = fit::encode(self.report(state, &values, &counts), &self.keyring);
+        let fitted =
+            fitted.inspect_err(|error| tracing::error!(%error, "cannot encode this report"));
+        let (frame, left_out) = fitted.ok()?;
+        if !left_out.is_nothing() && self.quiet.may("too large") {
+            let (metrics, services) = (left_out.metrics, left_out.services);
+            tracing::warn!(
+                metrics,
+                services,
+                "the report is too large, these were left out: it holds {METRICS_MAX} metrics of the \
+                 machine and of each service, {SERVICES_MAX} services, {FRAME_BYTES_MAX} bytes"
+            );
+        }
+        Some(frame)
     }
 
     fn report(&self, state: State, values: &[f64], counts: &[u64]) -> Report<'_> {

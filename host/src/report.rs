@@ -7,6 +7,7 @@
 
 pub mod address;
 pub mod auth;
+pub mod fit;
 pub mod gate;
 pub mod wire;
 
@@ -17,6 +18,8 @@ pub use wire::WireError;
 /// Bytes of a datagram at most, unless a single report is longer: fits one Ethernet frame, so that
 /// it is never fragmented.
 pub const DATAGRAM_BYTES_MAX: usize = 1_400;
+/// Bytes of a frame at most, over any carrier: what a UDP datagram can hold.
+pub const FRAME_BYTES_MAX: usize = 65_000;
 /// Bytes of a name at most (farm, machine, metric, service, label): a DNS name fits.
 pub const NAME_BYTES_MAX: usize = 253;
 /// Metrics of a machine or a service at most: bounds what one report can cost a host.

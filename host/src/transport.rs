@@ -25,6 +25,3 @@ pub use listener::Verdict;
 pub use outlet::Outlet;
 pub use receive::Receiver;
 pub use status::Status;
-
-/// Bytes of a frame at most, over any carrier: what a UDP datagram can hold.
-pub const FRAME_BYTES_MAX: usize = 65_000;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::{MetricSource, SystemMetric};
+use crate::report::wire;
 
 fn metric(name: &str, every_ms: u64, window: usize) -> MetricConfig {
     let every = Duration::from_millis(every_ms);

@@ -183,7 +183,6 @@ impl Intake {
     /// Takes a batch of datagrams to the fleet.
     fn apply(&mut self, batch: &Batch, turn: &mut Turn) {
         let before = turn.changed.len();
-        let now = Present { wall_ms: wall_ms(), up_ms: self.clock.now_ms() };
         let fleet = Arc::clone(&self.fleet);
         let mut fleet = fleet.write();
         let now = Present { wall_ms: wall_ms(), up_ms: self.clock.now_ms() };

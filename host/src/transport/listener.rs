@@ -17,10 +17,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::FRAME_BYTES_MAX;
 use super::batch::{Batch, Datagram};
 use super::status::{Status, count};
 use super::stream::keep_alive;
+use crate::report::FRAME_BYTES_MAX;
 use crate::telemetry::Quiet;
 
 /// Connections at most, where the system allows as many descriptors.
