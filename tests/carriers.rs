@@ -1,15 +1,17 @@
 //! What datagrams and connections carry, and what they do when the other side does not: sizes, hops,
 //! other groups, two hosts on one machine, full buffers, peers that are silent, bad or do not read.
 
-use std::io::{IoSliceMut, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::io::{ErrorKind, IoSliceMut, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use loadline::config::Config;
 use loadline::report::{Keyring, Metrics, Report, wire};
+use loadline::run::Loadline;
 use loadline::transport::{Outlet, Receiver, Status};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, setsockopt, sockopt};
 
@@ -258,4 +260,72 @@ async fn outlet_ends_although_a_destination_is_away() {
     }
     drop(frames);
     tokio::time::timeout(PATIENCE, outlet).await.expect("an end").unwrap();
+}
+
+#[test]
+fn host_of_loopback_alone_is_reached_by_nobody_else() {
+    let Some(net) = Net::lan(&["h", "a"]) else { return };
+    let host = net.host("h", configured("interfaces = [\"lo\"]"));
+    let port = host.port;
+    for address in ["10.77.1.1", "fd77:1::1"] {
+        let there = SocketAddr::new(address.parse().unwrap(), port);
+        let connected = net.within("a", move || {
+            let from = if there.is_ipv4() { ANY } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
+            throw(from, there, &frame(report("far", &[])));
+            TcpStream::connect(there).map(drop)
+        });
+        assert_eq!(connected.unwrap_err().kind(), ErrorKind::ConnectionRefused, "{there}");
+    }
+    for (address, machine) in [("127.0.0.1", "near"), ("::1", "near6")] {
+        let here = SocketAddr::new(address.parse().unwrap(), port);
+        net.within("h", move || {
+            throw(here.ip(), here, &frame(report(machine, &[])));
+            TcpStream::connect(here).unwrap();
+        });
+    }
+    host.lists(&["near", "near6"]);
+}
+
+/// What a connection is to its host after a change of the configuration.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_outlive_a_changed_way_in_and_end_with_tcp() {
+    let config = |text: &str| {
+        let host = "[host]\nlisten = \"127.0.0.1:0\"\n[reports]\ninterfaces = [\"lo\"]\n";
+        Config::parse(&format!("{host}{text}")).unwrap()
+    };
+    let mut loadline = Loadline::start(config("group = \"239.255.76.76:0\"")).await.unwrap();
+    let port = loadline.host().unwrap().report_port();
+    let connect = || {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        std::io::Result::Ok(stream)
+    };
+    let say = |mut stream: &TcpStream, seq| {
+        let bytes = frame(Report { seq, ..report("a", &[]) });
+        stream.write_all(&u32::try_from(bytes.len()).unwrap().to_be_bytes()).unwrap();
+        stream.write_all(&bytes).unwrap();
+    };
+    let until = async |loadline: &Loadline, seq| {
+        let mut changes = loadline.host().unwrap().changes();
+        let heard = changes.wait_for(|_| loadline.host().unwrap().reports() == seq);
+        tokio::time::timeout(PATIENCE, heard).await.expect("heard").unwrap();
+    };
+    let old = connect().unwrap();
+    say(&old, 1);
+    until(&loadline, 1).await;
+    // Another group, then another silence: the listener stays, and so does the connection.
+    for (seq, text) in
+        [(2, "group = \"239.255.76.75:0\""), (3, "group = \"239.255.76.75:0\"\nsilence = \"1m\"")]
+    {
+        assert!(loadline.apply(&config(text)).await.is_empty());
+        connect().expect("it listens at every moment");
+        say(&old, seq);
+        until(&loadline, seq).await;
+    }
+    assert!(loadline.apply(&config("group = \"239.255.76.75:0\"\ntcp = false")).await.is_empty());
+    let mut byte = [0];
+    let ended = tokio::task::spawn_blocking(move || (&old).read(&mut byte)).await.unwrap();
+    assert!(matches!(ended, Ok(0)) || ended.is_err_and(|e| e.kind() == ErrorKind::ConnectionReset));
+    assert_eq!(connect().unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    loadline.stop().await;
 }

@@ -430,3 +430,25 @@ fn an_open_file_system_of_links_is_followed() {
 fn append(file: &Path, text: &str) {
     fs::File::options().append(true).open(file).unwrap().write_all(text.as_bytes()).unwrap();
 }
+
+#[test]
+fn last_key_that_goes_is_told_of_once() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("secret"), "0123456789abcdef").unwrap();
+    let text = |limit: u32, keys: &str| {
+        format!(
+            "[reports]\ngroup = \"239.255.76.76:0\"\nkeys = [{keys}]\n\
+             [host]\nlisten = \"127.0.0.1:0\"\nmiss_limit = {limit}\n"
+        )
+    };
+    let signed = text(3, "{ id = 1, secret_file = \"secret\" }");
+    let process = Process::start(&folder, &signed, &["--config", "loadline.toml"]);
+    let file = folder.path().join("loadline.toml");
+    let mut changing = Changing::of(process, file, folder);
+    changing.save(&text(3, ""));
+    changing.process.until("reports are not signed");
+    changing.save(&text(4, ""));
+    let mut seen = Vec::new();
+    changing.process.until_with("host.miss_limit: 3 -> 4", &mut seen);
+    assert!(!seen.iter().any(|line| line.contains("not signed")), "{seen:#?}");
+}

@@ -241,3 +241,27 @@ fn port_in_use_is_told_with_a_way_out() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("is another host running? set host.listen"), "{said}");
 }
+
+/// A process out of descriptors cannot look at its interfaces; that is no reason to leave the groups.
+#[test]
+fn interfaces_that_cannot_be_listed_stay_in_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[host]\nlisten = \"127.0.0.1:0\"\n\
+                  [reports]\ngroup = \"239.255.76.76:0\"\ninterfaces = [\"lo\"]\n";
+    let mut process = Process::start(&folder, config, &[]);
+    process.until("try ");
+    let pid = process.child.id().to_string();
+    let limit = |files: &str| {
+        Command::new("prlimit").args([&format!("--nofile={files}:"), "--pid", &pid]).status()
+    };
+    if limit("3").is_err() {
+        eprintln!("skipped: there is no prlimit here");
+        return;
+    }
+    process.until("cannot list the network interfaces");
+    assert!(limit("1024").unwrap().success());
+    let mut seen = Vec::new();
+    process.until_with("interfaces can be listed again", &mut seen);
+    let left = seen.iter().find(|line| line.contains("no usable") || line.contains("heard here"));
+    assert_eq!(left, None);
+}

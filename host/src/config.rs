@@ -122,8 +122,14 @@ impl ReportsConfig {
     /// Whether a host hears the same datagrams by both; what it makes of them may differ.
     #[must_use]
     pub fn is_heard_like(&self, other: &Self) -> bool {
-        let Self { farm, ttl, send_to, keys, max_skew, allow, .. } = self.clone();
-        *self == Self { farm, ttl, send_to, keys, max_skew, allow, ..other.clone() }
+        let Self { farm, ttl, send_to, silence, keys, max_skew, allow, .. } = self.clone();
+        *self == Self { farm, ttl, send_to, silence, keys, max_skew, allow, ..other.clone() }
+    }
+
+    /// Whether nobody but this machine is heard.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.interfaces == ["lo"]
     }
 
     /// Whether an agent sends to the same places by both; what it sends may differ.

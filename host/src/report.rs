@@ -15,6 +15,8 @@ pub use auth::{Key, Keyring};
 pub use gate::Gate;
 pub use wire::WireError;
 
+/// What every frame begins with.
+pub const MAGIC: [u8; 2] = *b"LL";
 /// Bytes of a datagram at most, unless a single report is longer: fits one Ethernet frame, so that
 /// it is never fragmented.
 pub const DATAGRAM_BYTES_MAX: usize = 1_400;

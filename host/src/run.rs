@@ -69,6 +69,7 @@ pub struct Loadline {
     config: Config,
     /// What its secret files held when they were read.
     secrets: [u8; 32],
+    warnings: Warnings,
     state: ConfigState,
     #[cfg(feature = "host")]
     host: Option<Host>,
@@ -85,9 +86,7 @@ impl Loadline {
     /// What could not be started; nothing runs then.
     pub async fn start(config: Config) -> Result<Self, RunError> {
         is_built(&config)?;
-        for warning in config.reports.warnings(config.host.is_some()) {
-            tracing::warn!("{warning}");
-        }
+        let warnings = Warnings::default().say(&config);
         let state = ConfigState::default();
         let secrets = config.secrets()?;
         #[cfg(feature = "host")]
@@ -107,6 +106,7 @@ impl Loadline {
         #[cfg_attr(not(feature = "agent"), expect(unused_mut, reason = "the agent comes last"))]
         let mut loadline = Self {
             secrets,
+            warnings,
             state,
             #[cfg(feature = "host")]
             host,
@@ -143,6 +143,7 @@ impl Loadline {
         problems.extend(self.apply_machines(config, secrets != self.secrets).await);
         #[cfg(feature = "agent")]
         problems.extend(self.apply_agent(config, secrets != self.secrets).await);
+        self.warnings = std::mem::take(&mut self.warnings).say(config);
         self.secrets = secrets;
         self.config = config.clone();
         problems
@@ -249,6 +250,21 @@ impl Loadline {
         if let Some(host) = stopping {
             host.end().await;
         }
+    }
+}
+
+/// What was said of a configuration that works and is dangerous.
+#[derive(Debug, Default)]
+struct Warnings(Vec<String>);
+
+impl Warnings {
+    /// Says what is new of this configuration; what holds of it.
+    fn say(self, config: &Config) -> Self {
+        let now = config.reports.warnings(config.host.is_some());
+        for warning in now.iter().filter(|warning| !self.0.contains(warning)) {
+            tracing::warn!("{warning}");
+        }
+        Self(now)
     }
 }
 

@@ -16,9 +16,8 @@ use serde::ser::{SerializeMap, SerializeTuple};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::auth::{Keyring, TAG_BYTES};
-use super::{LABELS_MAX, METRICS_MAX, Metrics, Report, SERVICES_MAX, Service, State};
+use super::{LABELS_MAX, MAGIC, METRICS_MAX, Metrics, Report, SERVICES_MAX, Service, State};
 
-const MAGIC: [u8; 2] = *b"LL";
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 8;
 /// What a frame has besides its reports at most: header, length of the array, tag.

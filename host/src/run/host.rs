@@ -25,7 +25,7 @@ use crate::pick::score::Scorers;
 use crate::pick::supply::{self, Supply};
 use crate::policy::{Limits, PolicyEngine};
 use crate::report::Keyring;
-use crate::transport::{Batch, Inlet, Place, Status};
+use crate::transport::{Batch, Connections, Inlet, Place, Status};
 
 /// Time for open requests to finish when the host stops.
 const DRAIN_WAIT: Duration = Duration::from_secs(4);
@@ -42,6 +42,8 @@ pub struct Host {
     /// Of addresses before, while connections are left.
     retired: Vec<Server>,
     receiver: Receiver,
+    /// Go on when the receiver is replaced.
+    connections: Arc<Connections>,
     /// For frames of connections that are open.
     keyring: watch::Sender<Keyring>,
     view: Arc<View>,
@@ -55,6 +57,7 @@ pub struct Host {
 /// The way in for reports.
 struct Receiver {
     port: u16,
+    silence: watch::Sender<Duration>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -70,7 +73,8 @@ impl Host {
         let listener = serve::bind(config.listen, None).map_err(listen)?;
         let http = listener.local_addr().map_err(listen)?;
         let transport = Arc::new(Status::default());
-        let inlet = Inlet::bind(reports, Arc::clone(&transport));
+        let connections = Arc::new(Connections::new(Arc::clone(&transport)));
+        let inlet = Inlet::bind(reports, Arc::clone(&transport), Arc::clone(&connections));
         let inlet = inlet.map_err(|source| cannot_receive(reports, source))?;
         let keyring = watch::Sender::new(gate.keyring.clone());
         let engine = PolicyEngine::new(Limits::default())?;
@@ -122,6 +126,7 @@ impl Host {
             server: Server::start(listener, router, serve::Limits::default()),
             retired: Vec::new(),
             receiver,
+            connections,
             keyring,
             view,
             changes: changed,
@@ -154,6 +159,7 @@ impl Host {
             problems.extend(self.listen_on(config.listen).err());
         }
         if reports.is_heard_like(&self.reports) {
+            self.receiver.silence.send_replace(reports.silence);
             self.reports = reports.clone();
         } else {
             problems.extend(self.hear(reports).err());
@@ -198,7 +204,9 @@ impl Host {
         if here.groups.port == 0 {
             here.groups.port = self.receiver.port; // any port: the one that its agents know
         }
-        let inlet = Inlet::bind(&here, Arc::clone(&self.view.transport)).map_err(|error| {
+        let (status, connections) =
+            (Arc::clone(&self.view.transport), Arc::clone(&self.connections));
+        let inlet = Inlet::bind(&here, status, connections).map_err(|error| {
             let what = format!(
                 "cannot receive on {}: {error}; {} serves on",
                 reports.groups, self.reports.groups
@@ -284,13 +292,14 @@ impl Host {
     /// Takes no new connection and finishes the open requests.
     pub(super) async fn close(self) -> Closed {
         self.view.stopping.store(true, Ordering::Relaxed);
-        let Self { intake, supply, threads, receiver, pulse, server, retired, .. } = self;
+        let Self { intake, supply, threads, receiver, connections, pulse, server, retired, .. } =
+            self;
         let mut closing = JoinSet::new();
         for server in retired.into_iter().chain([server]) {
             closing.spawn(server.close(DRAIN_WAIT));
         }
         closing.join_all().await;
-        Closed { intake, supply, threads, tasks: [receiver.task, pulse] }
+        Closed { intake, supply, threads, connections, tasks: [receiver.task, pulse] }
     }
 }
 
@@ -300,7 +309,8 @@ impl Receiver {
         hand_over: impl Fn(Batch) + Clone + Send + Sync + 'static,
         keyring: watch::Receiver<Keyring>,
     ) -> Self {
-        Self { port: inlet.port(), task: tokio::spawn(inlet.run(hand_over, judge(keyring))) }
+        let (port, silence) = (inlet.port(), inlet.silence());
+        Self { port, silence, task: tokio::spawn(inlet.run(hand_over, judge(keyring))) }
     }
 }
 
@@ -309,6 +319,7 @@ pub(super) struct Closed {
     intake: SyncSender<intake::Event>,
     supply: mpsc::Sender<supply::Event>,
     threads: Vec<JoinHandle<()>>,
+    connections: Arc<Connections>,
     tasks: [tokio::task::JoinHandle<()>; 2],
 }
 
@@ -316,6 +327,7 @@ impl Closed {
     /// Ends what is left.
     pub(super) async fn end(self) {
         self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
+        self.connections.close();
         // Threads that have ended already need not be told.
         self.supply.send(supply::Event::Stop).ok();
         let intake = self.intake;

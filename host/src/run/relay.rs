@@ -15,7 +15,7 @@ use crate::clock::wall_ms;
 use crate::config::{Config, ConfigError, Problem};
 use crate::relay::Relay;
 use crate::telemetry::Quiet;
-use crate::transport::{Batch, Inlet, Outlet, Place, Status};
+use crate::transport::{Batch, Connections, Inlet, Outlet, Place, Status};
 
 /// Batches that wait to be packed: some seconds of a large farm. More are dropped and counted.
 const QUEUE_MAX: usize = 1_024;
@@ -30,6 +30,7 @@ pub struct RunningRelay {
     port: u16,
     relayed: Arc<AtomicU64>,
     receiver: JoinHandle<()>,
+    connections: Arc<Connections>,
     sender: JoinHandle<()>,
 }
 
@@ -50,7 +51,9 @@ impl RunningRelay {
         }
         let status = Arc::new(Status::default());
         let port = |source| RunError::Reports { port: config.reports.groups.port, source };
-        let inlet = Inlet::bind(&config.reports, Arc::clone(&status)).map_err(port)?;
+        let connections = Arc::new(Connections::new(Arc::clone(&status)));
+        let heard = (Arc::clone(&status), Arc::clone(&connections));
+        let inlet = Inlet::bind(&config.reports, heard.0, heard.1).map_err(port)?;
         let port = inlet.port();
         let judge = judge(watch::Sender::new(gate.keyring.clone()).subscribe());
         let state = Relay::new(gate, config.reports.farm.clone(), relay.hops, Instant::now());
@@ -69,7 +72,8 @@ impl RunningRelay {
         let outlet = Outlet::new(&relay.outgoing(&config.reports), BACKLOG);
         tokio::spawn(packer.run(queue, frames));
         let receiver = tokio::spawn(inlet.run(take, judge));
-        Ok(Self { status, port, relayed, receiver, sender: tokio::spawn(outlet.run(outgoing)) })
+        let sender = tokio::spawn(outlet.run(outgoing));
+        Ok(Self { status, port, relayed, receiver, connections, sender })
     }
 
     /// Where the groups are heard now.
@@ -92,7 +96,9 @@ impl RunningRelay {
 
     /// Sends what is there and ends.
     pub async fn stop(self) {
-        self.receiver.abort(); // its end closes the packer's queue, and that the sender's
+        // Their end closes the packer's queue, and that the sender's.
+        self.receiver.abort();
+        self.connections.close();
         match timeout(LEAVE_WAIT, self.sender).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(%error, "the sending task failed"),

@@ -1,27 +1,29 @@
 //! Frames in: what is sent to the groups, to this machine by datagram, or over TCP, on one port.
 //!
 //! A family has two sockets, one bound to its group and one to every address, so that what came by
-//! multicast is known, other groups on the port are not heard, and unicast still is. Memberships
-//! follow the interfaces.
+//! multicast is known, other groups on the port are not heard, and unicast still is: at loopback alone
+//! where that is the only interface. Memberships follow the interfaces; while those cannot be listed
+//! everything stays as it is.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockRef, Socket, Type};
 use tokio::io::Interest;
 use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::sleep;
 
 use super::batch::Batch;
 use super::changes::Changes;
-use super::interface::{Look, Place};
-use super::listener::{self, Take, Verdict};
+use super::interface::{Look, Place, loopback_index};
+use super::listener::{Connections, Take, Verdict};
 use super::outlet::{any, complain_of_missing};
 use super::receive::Receiver;
+use super::silence::{Heard, Silence};
 use super::status::{Status, Troubles, count};
 use crate::config::{Groups, ReportsConfig};
 use crate::telemetry::Quiet;
@@ -36,12 +38,15 @@ const FREE_PORTS: u32 = 16;
 pub struct Inlet {
     groups: Groups,
     wanted: Vec<String>,
-    tcp: bool,
-    silence: Duration,
+    /// Changed by who holds [`Inlet::silence`]'s other end.
+    silence: (watch::Sender<Duration>, watch::Receiver<Duration>),
     /// Until they run.
     ears: Vec<Ear>,
     /// The groups' sockets, once the ears run.
     sockets: Vec<(IpAddr, Arc<UdpSocket>)>,
+    connections: Arc<Connections>,
+    /// Where connections are to be taken.
+    tcp: Vec<SocketAddr>,
     /// Until they run.
     listeners: Vec<TcpListener>,
     is_listening: bool,
@@ -63,32 +68,29 @@ struct Ear {
     receiver: Receiver,
 }
 
-/// What came by multicast lately.
-#[derive(Debug, Default)]
-struct Heard {
-    own: Mutex<Vec<IpAddr>>,
-    from_others: AtomicU64,
-}
-
 impl Inlet {
     /// Binds the report port (0: any free one) and joins the groups; must be called in a runtime.
+    /// Those of `connections` go on when this inlet runs, where it takes any.
     ///
     /// # Errors
     /// The port cannot be bound for datagrams. Everything else is logged and tried again.
-    pub fn bind(config: &ReportsConfig, status: Arc<Status>) -> io::Result<Self> {
-        let mut tries = if config.groups.port == 0 { FREE_PORTS } else { 1 };
-        let (groups, ears, listeners) = loop {
+    pub fn bind(
+        config: &ReportsConfig,
+        status: Arc<Status>,
+        connections: Arc<Connections>,
+    ) -> io::Result<Self> {
+        let is_any_port = config.groups.port == 0;
+        let mut tries = if is_any_port { FREE_PORTS } else { 1 };
+        let (groups, ears, tcp, listeners) = loop {
             tries -= 1;
             let all = bind_all(config, &status).and_then(|(groups, ears)| {
-                let listeners =
-                    if config.tcp { bind_listeners(groups.port) } else { Ok(Vec::new()) };
+                let tcp = tcp_addresses(config, groups.port);
                 // A port that was asked for is used as far as it can be.
-                let listeners = if config.groups.port == 0 {
-                    listeners?
-                } else {
-                    listeners.unwrap_or_default()
+                let listeners = match connections.bind(&tcp) {
+                    Err(error) if is_any_port => return Err(error),
+                    listeners => listeners.ok(),
                 };
-                Ok((groups, ears, listeners))
+                Ok((groups, ears, tcp, listeners))
             });
             match all {
                 Err(error) if tries > 0 => tracing::debug!(%error, "another free port"),
@@ -98,13 +100,14 @@ impl Inlet {
         let mut inlet = Self {
             groups,
             wanted: config.interfaces.clone(),
-            tcp: config.tcp,
-            silence: config.silence,
-            is_listening: !listeners.is_empty(),
-            is_running: false,
+            silence: watch::channel(config.silence),
             ears,
             sockets: Vec::new(),
-            listeners,
+            connections,
+            tcp,
+            is_listening: listeners.is_some(),
+            listeners: listeners.unwrap_or_default(),
+            is_running: false,
             joined: Vec::new(),
             heard: Arc::default(),
             status,
@@ -113,6 +116,12 @@ impl Inlet {
         };
         inlet.look();
         Ok(inlet)
+    }
+
+    /// Changes how long no multicast may come before that is said, while the inlet runs.
+    #[must_use]
+    pub fn silence(&self) -> watch::Sender<Duration> {
+        self.silence.0.clone()
     }
 
     /// The port that was bound.
@@ -134,11 +143,15 @@ impl Inlet {
             self.sockets.extend(ear.group.map(|group| (group, Arc::clone(&ear.socket))));
             tasks.spawn(ear.run(take.clone(), Arc::clone(&self.heard), Arc::clone(&self.status)));
         }
-        let mut silence = Silence::new(self.silence);
+        let mut silence = Silence::new(self.silence.1.clone());
+        // Now, because what listens elsewhere on the port is in the way of what is to listen here.
+        self.connections.keep(&self.tcp).await;
         loop {
+            if !self.is_listening {
+                self.listen();
+            }
             for listener in self.listeners.drain(..) {
-                let status = Arc::clone(&self.status);
-                tasks.spawn(listener::listen(listener, status, take.clone(), judge.clone()));
+                self.connections.listen(listener, take.clone(), judge.clone());
             }
             tokio::select! {
                 () = self.changes.next() => self.look(),
@@ -147,16 +160,13 @@ impl Inlet {
         }
     }
 
-    /// Brings memberships and the TCP port to where they should be by now.
+    /// Brings memberships to where they should be by now.
     fn look(&mut self) {
-        if self.tcp && !self.is_listening {
-            self.listen();
-        }
         if self.groups.is_empty() {
             return;
         }
-        let look = Look::now();
-        *self.heard.own.lock().unwrap_or_else(PoisonError::into_inner) = look.addresses();
+        let Some(look) = Look::now(&mut self.troubles) else { return };
+        self.heard.set_own(look.addresses());
         complain_of_missing(&look, &self.wanted, &mut self.troubles);
         let wanted = look.hearing(self.groups, &self.wanted);
         let is_same = |a: &Place, b: &Place| (a.index, a.group) == (b.index, b.group);
@@ -220,7 +230,7 @@ impl Inlet {
     }
 
     fn listen(&mut self) {
-        match bind_listeners(self.groups.port) {
+        match self.connections.bind(&self.tcp) {
             Ok(listeners) => {
                 self.listeners = listeners;
                 self.is_listening = true;
@@ -251,14 +261,9 @@ const NOWHERE: &str = "nowhere";
 const TCP: &str = "tcp";
 
 impl Ear {
-    fn bind(
-        is_v4: bool,
-        group: Option<IpAddr>,
-        port: u16,
-        status: &Arc<Status>,
-    ) -> io::Result<Self> {
-        let domain = if is_v4 { Domain::IPV4 } else { Domain::IPV6 };
-        let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    fn bind(at: SocketAddr, group: Option<IpAddr>, status: &Arc<Status>) -> io::Result<Self> {
+        let is_v4 = at.is_ipv4();
+        let socket = Socket::new(Domain::for_address(at), Type::DGRAM, Some(Protocol::UDP))?;
         // Without this a socket hears every group that any process of this machine has joined.
         if is_v4 {
             socket.set_multicast_all_v4(false)?;
@@ -267,11 +272,10 @@ impl Ear {
             socket.set_multicast_all_v6(false)?;
         }
         // Several hosts on one machine hear the same group, but a free port is nobody else's.
-        if port != 0 {
+        if at.port() != 0 {
             socket.set_reuse_address(true)?;
         }
-        let bound = group.filter(|group| !is_link_local(*group)).unwrap_or_else(|| any(is_v4));
-        socket.bind(&SocketAddr::new(bound, port).into())?;
+        socket.bind(&at.into())?;
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;
         let socket = UdpSocket::from_std(socket.into())?;
@@ -308,77 +312,19 @@ impl Ear {
     }
 }
 
-impl Heard {
-    fn note(&self, batch: &Batch, status: &Status) {
-        status.multicast.fetch_add(batch.len() as u64, Ordering::Relaxed);
-        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-        if batch.iter().any(|datagram| !own.contains(&datagram.from)) {
-            count(&self.from_others);
-        }
-    }
-}
-
-/// Says once when no multicast comes, and once when it does again.
-struct Silence {
-    limit: Duration,
-    next: Instant,
-    before: (u64, u64),
-    said: bool,
-}
-
-impl Silence {
-    fn new(limit: Duration) -> Self {
-        Self { limit, next: Instant::now() + limit, before: (0, 0), said: false }
-    }
-
-    async fn next(&self) {
-        if self.limit.is_zero() {
-            std::future::pending::<()>().await;
-        }
-        sleep_until(self.next).await;
-    }
-
-    fn look(&mut self, heard: &Heard, status: &Status) {
-        let now =
-            [&status.multicast, &heard.from_others].map(|count| count.load(Ordering::Relaxed));
-        let [any, others] = now;
-        let (any_before, others_before) = self.before;
-        self.before = (any, others);
-        self.next += self.limit;
-        let is_silent = others == others_before && !status.joined().is_empty();
-        if is_silent == self.said {
-            return;
-        }
-        self.said = is_silent;
-        let limit = humantime::format_duration(self.limit);
-        if !is_silent {
-            tracing::info!("multicast is heard");
-        } else if any == any_before {
-            tracing::warn!(
-                "no multicast was heard for {limit}: if machines report, this network may not carry \
-                 it; let them send_to = [\"udp://THIS-HOST:PORT\"] or tcp://"
-            );
-        } else {
-            tracing::info!("for {limit} multicast came from this machine alone");
-        }
-    }
-}
-
-/// The UDP sockets and the TCP ones, all on one port.
+/// The UDP sockets, all on one port.
 fn bind_all(config: &ReportsConfig, status: &Arc<Status>) -> io::Result<(Groups, Vec<Ear>)> {
     let mut groups = config.groups;
-    let direct = Ear::bind(true, None, groups.port, status)?;
+    let is_local = config.is_local();
+    let direct = Ear::bind(SocketAddr::new(reach(true, is_local), groups.port), None, status)?;
     groups.port = direct.socket.local_addr()?.port();
     let mut ears = vec![direct];
     if let Some(group) = groups.v4 {
-        ears.push(Ear::bind(true, Some(group.into()), groups.port, status)?);
+        let at = SocketAddr::new(group.into(), groups.port);
+        ears.push(Ear::bind(at, Some(group.into()), status)?);
     }
-    let mut v6 = vec![None, groups.v6.map(IpAddr::V6)];
-    if groups.v6.is_none() || groups.v6.is_some_and(|group| is_link_local(group.into())) {
-        v6.remove(if groups.v6.is_none() { 1 } else { 0 });
-    }
-    for group in v6 {
-        match Ear::bind(false, group, groups.port, status) {
+    for (at, group) in places_v6(groups, is_local) {
+        match Ear::bind(at, group, status) {
             Ok(ear) => ears.push(ear),
             Err(error) => tracing::info!(%error, "no reports over IPv6"),
         }
@@ -386,17 +332,32 @@ fn bind_all(config: &ReportsConfig, status: &Arc<Status>) -> io::Result<(Groups,
     Ok((groups, ears))
 }
 
-/// A group of one link: its socket cannot be bound to it without naming the link, so it hears
-/// unicast too.
-fn is_link_local(group: IpAddr) -> bool {
-    matches!(group, IpAddr::V6(group) if group.segments()[0] & 0xf == 2)
+/// Where IPv6 sockets are bound, each with the group that it hears.
+fn places_v6(groups: Groups, is_local: bool) -> Vec<(SocketAddr, Option<IpAddr>)> {
+    let direct = SocketAddr::new(reach(false, is_local), groups.port);
+    let Some(group) = groups.v6 else { return vec![(direct, None)] };
+    let is_of_link = group.segments()[0] & 0xf == 2;
+    if is_of_link && !is_local {
+        // It cannot be bound without naming one link: this socket hears unicast too.
+        return vec![(direct, Some(group.into()))];
+    }
+    let link = if is_of_link { loopback_index() } else { 0 };
+    let at = SocketAddrV6::new(group, groups.port, 0, link);
+    vec![(direct, None), (at.into(), Some(group.into()))]
 }
 
-fn bind_listeners(port: u16) -> io::Result<Vec<TcpListener>> {
-    let mut listeners = vec![listener::bind(true, port)?];
-    match listener::bind(false, port) {
-        Ok(listener) => listeners.push(listener),
-        Err(error) => tracing::debug!(%error, "no TCP over IPv6"),
+/// The address of a family at which unicast is taken.
+fn reach(is_v4: bool, is_local: bool) -> IpAddr {
+    match (is_local, is_v4) {
+        (false, is_v4) => any(is_v4),
+        (true, true) => Ipv4Addr::LOCALHOST.into(),
+        (true, false) => Ipv6Addr::LOCALHOST.into(),
     }
-    Ok(listeners)
+}
+
+/// Where connections are taken.
+fn tcp_addresses(config: &ReportsConfig, port: u16) -> Vec<SocketAddr> {
+    let families: &[bool] = if config.tcp { &[true, false] } else { &[] };
+    let at = |is_v4: &bool| SocketAddr::new(reach(*is_v4, config.is_local()), port);
+    families.iter().map(at).collect()
 }

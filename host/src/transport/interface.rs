@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 
+use super::status::Troubles;
 use crate::config::Groups;
 
 /// A group on an interface.
@@ -33,6 +34,8 @@ pub(super) struct Link {
     v6: Option<Ipv6Addr>,
 }
 
+const LIST: &str = "list";
+
 /// The interfaces as they are now.
 #[derive(Debug, Default)]
 pub(super) struct Look {
@@ -40,12 +43,20 @@ pub(super) struct Look {
 }
 
 impl Look {
-    pub(super) fn now() -> Self {
+    /// `None`: they cannot be listed now, which says nothing about them.
+    pub(super) fn now(troubles: &mut Troubles) -> Option<Self> {
         match getifaddrs() {
-            Ok(entries) => Self { links: links(entries) },
+            Ok(entries) => {
+                if troubles.end(LIST) {
+                    tracing::info!("the network interfaces can be listed again");
+                }
+                Some(Self { links: links(entries) })
+            }
             Err(error) => {
-                tracing::warn!(%error, "cannot list the network interfaces");
-                Self::default()
+                if troubles.begin(LIST) {
+                    tracing::warn!(%error, "cannot list the network interfaces: what is in use stays");
+                }
+                None
             }
         }
     }
@@ -110,6 +121,11 @@ impl Link {
     fn place(&self, group: IpAddr, source: IpAddr) -> Place {
         Place { interface: self.name.clone(), index: self.index, group, source }
     }
+}
+
+/// The number of the loopback interface; 0: there is none.
+pub(super) fn loopback_index() -> u32 {
+    if_nametoindex("lo").unwrap_or(0)
 }
 
 fn links(entries: impl Iterator<Item = nix::ifaddrs::InterfaceAddress>) -> Vec<Link> {

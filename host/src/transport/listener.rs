@@ -7,26 +7,28 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::IpAddr;
-use std::sync::atomic::Ordering;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::batch::{Batch, Datagram};
 use super::status::{Status, count};
 use super::stream::keep_alive;
-use crate::report::FRAME_BYTES_MAX;
+use crate::report::{FRAME_BYTES_MAX, MAGIC};
 use crate::telemetry::Quiet;
 
 /// Connections at most, where the system allows as many descriptors.
 const CONNECTIONS_MAX: u64 = 8_192;
 /// Time for the first frame of a connection.
 const FIRST_FRAME: Duration = Duration::from_secs(10);
+/// Room for what has arrived that a connection keeps between two frames.
+const IDLE_BYTES: usize = 4_096;
 /// Bytes of a frame's length.
 const LENGTH_BYTES: usize = 4;
 /// Pause after a connection that could not be taken: out of descriptors, mostly.
@@ -47,10 +49,27 @@ impl<T: Fn(Batch) + Clone + Send + Sync + 'static> Take for T {}
 pub(super) trait Judge: Fn(&[u8]) -> Verdict + Clone + Send + Sync + 'static {}
 impl<T: Fn(&[u8]) -> Verdict + Clone + Send + Sync + 'static> Judge for T {}
 
+/// The TCP side of a report port: who listens, and who is connected.
+///
+/// It outlives the [`Inlet`](super::Inlet) that is replaced by another: a listener whose address stays
+/// goes on, and so do the connections. What it holds ends with it.
+#[derive(Debug)]
+pub struct Connections {
+    table: Arc<Table>,
+    listeners: Mutex<Vec<Listener>>,
+}
+
+#[derive(Debug)]
+struct Listener {
+    at: SocketAddr,
+    task: JoinHandle<()>,
+}
+
 /// The connections that are open.
 #[derive(Debug)]
-struct Connections {
+struct Table {
     open: Mutex<HashMap<u64, Connection>>,
+    next: AtomicU64,
     limit: usize,
     status: Arc<Status>,
 }
@@ -60,20 +79,82 @@ struct Connection {
     /// The last frame; `None`: none yet.
     heard: Option<Instant>,
     since: Instant,
-    task: Option<AbortHandle>,
+    task: AbortHandle,
+}
+
+impl Connections {
+    /// Nobody listens yet.
+    #[must_use]
+    pub fn new(status: Arc<Status>) -> Self {
+        let (open, next) = (Mutex::default(), AtomicU64::new(0));
+        let table = Table { open, next, limit: connection_limit(), status };
+        Self { table: Arc::new(table), listeners: Mutex::default() }
+    }
+
+    /// Binds those of the addresses at which nobody listens yet; the first one must work, and the
+    /// other family's may be missing.
+    ///
+    /// # Errors
+    /// The first address cannot be bound.
+    pub(super) fn bind(&self, addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
+        let mut bound = Vec::new();
+        for (index, &at) in addresses.iter().enumerate() {
+            if self.listeners().iter().any(|listener| listener.at == at) {
+                continue;
+            }
+            match bind(at) {
+                Ok(listener) => bound.push(listener),
+                Err(error) if index == 0 => return Err(error),
+                Err(error) => tracing::debug!(%error, %at, "no TCP here"),
+            }
+        }
+        Ok(bound)
+    }
+
+    /// Ends the listeners at other addresses; without any address the connections, too.
+    pub(super) async fn keep(&self, addresses: &[SocketAddr]) {
+        let others: Vec<_> =
+            self.listeners().extract_if(.., |one| !addresses.contains(&one.at)).collect();
+        for listener in others {
+            listener.task.abort();
+            listener.task.await.ok(); // the address is free when it has ended
+        }
+        if addresses.is_empty() {
+            self.table.close();
+        }
+    }
+
+    /// Takes connections from a listener until this is dropped or closed.
+    pub(super) fn listen(&self, listener: TcpListener, take: impl Take, judge: impl Judge) {
+        let Ok(at) = listener.local_addr() else { return };
+        let task = tokio::spawn(accept(listener, Arc::clone(&self.table), take, judge));
+        self.listeners().push(Listener { at, task });
+    }
+
+    /// Ends listeners and connections.
+    pub fn close(&self) {
+        for listener in self.listeners().drain(..) {
+            listener.task.abort();
+        }
+        self.table.close();
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Vec<Listener>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        self.close();
+    }
 }
 
 /// Takes connections until the task is dropped.
-pub(super) async fn listen(
-    listener: TcpListener,
-    status: Arc<Status>,
-    take: impl Take,
-    judge: impl Judge,
-) {
-    let limit = connection_limit();
-    let all = Arc::new(Connections { open: Mutex::default(), limit, status });
+async fn accept(listener: TcpListener, all: Arc<Table>, take: impl Take, judge: impl Judge) {
+    let limit = all.limit;
     let mut quiet = Quiet::default();
-    for id in 0.. {
+    loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -92,33 +173,38 @@ pub(super) async fn listen(
             );
         }
         let from = from.ip().to_canonical();
-        let (take, judge, known) = (take.clone(), judge.clone(), Arc::clone(&all));
-        all.add(id);
-        let task = tokio::spawn(async move {
-            let _end = Ended { id, all: Arc::clone(&known) };
-            if let Err(end) = read(stream, from, id, &known, take, judge).await {
-                count(&known.status.connections_closed);
-                tracing::debug!(%from, %end, "TCP connection closed");
+        let (take, judge) = (take.clone(), judge.clone());
+        all.add(|entry| async move {
+            if let Err(why) = read(stream, from, &entry, take, judge).await {
+                count(&entry.all.status.connections_closed);
+                tracing::debug!(%from, %why, "TCP connection closed");
             }
         });
-        all.started(id, task.abort_handle());
     }
 }
 
 /// Takes the connection out of the table, however its task ended.
-struct Ended {
+struct Entry {
     id: u64,
-    all: Arc<Connections>,
+    all: Arc<Table>,
 }
 
-impl Drop for Ended {
+impl Entry {
+    fn heard(&self, at: Instant) {
+        if let Some(connection) = self.all.lock().get_mut(&self.id) {
+            connection.heard = Some(at);
+        }
+    }
+}
+
+impl Drop for Entry {
     fn drop(&mut self) {
         self.all.lock().remove(&self.id);
         self.all.status.connections_open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Connections {
+impl Table {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Connection>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,29 +216,31 @@ impl Connections {
             return false;
         }
         let silent = open.iter().min_by_key(|(_, one)| (one.heard, one.since)).map(|(id, _)| *id);
-        if let Some(task) = silent.and_then(|id| open.remove(&id)).and_then(|one| one.task) {
-            task.abort();
+        if let Some(one) = silent.and_then(|id| open.remove(&id)) {
+            one.task.abort();
             count(&self.status.connections_closed);
         }
         true
     }
 
-    fn add(&self, id: u64) {
-        let connection = Connection { heard: None, since: Instant::now(), task: None };
-        self.lock().insert(id, connection);
+    /// Starts a connection's task.
+    fn add<F: Future<Output = ()> + Send + 'static>(
+        self: &Arc<Self>,
+        serve: impl FnOnce(Entry) -> F,
+    ) {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
         count(&self.status.connections);
         count(&self.status.connections_open);
+        let serving = serve(Entry { id, all: Arc::clone(self) });
+        // Its end waits for the lock: it is in the table before it is taken out.
+        let mut open = self.lock();
+        let task = tokio::spawn(serving).abort_handle();
+        open.insert(id, Connection { heard: None, since: Instant::now(), task });
     }
 
-    fn started(&self, id: u64, task: AbortHandle) {
-        if let Some(connection) = self.lock().get_mut(&id) {
-            connection.task = Some(task);
-        }
-    }
-
-    fn heard(&self, id: u64, at: Instant) {
-        if let Some(connection) = self.lock().get_mut(&id) {
-            connection.heard = Some(at);
+    fn close(&self) {
+        for (_, connection) in self.lock().drain() {
+            connection.task.abort();
         }
     }
 }
@@ -161,8 +249,7 @@ impl Connections {
 async fn read(
     mut stream: TcpStream,
     from: IpAddr,
-    id: u64,
-    all: &Connections,
+    entry: &Entry,
     take: impl Take,
     judge: impl Judge,
 ) -> Result<(), String> {
@@ -195,9 +282,12 @@ async fn read(
         }
         let used = pending.len() - rest.len();
         pending.drain(..used);
+        if pending.is_empty() && pending.capacity() > IDLE_BYTES {
+            pending = Vec::new(); // a large frame is no reason to hold its room until the next one
+        }
         if used > 0 {
             take(batch); // the bad one too: who reads it counts it
-            all.heard(id, now);
+            entry.heard(now);
             deadline = now + patience;
         }
         if let Some(bad) = bad {
@@ -213,7 +303,12 @@ fn first(bytes: &[u8]) -> Result<Option<&[u8]>, String> {
     if !(1..=FRAME_BYTES_MAX).contains(&len) {
         return Err(format!("not frames: a length of {len} bytes"));
     }
-    Ok(rest.get(..len))
+    let frame = rest.get(..len);
+    // Nothing is waited for that cannot become a frame; a whole one is counted where it is read.
+    if frame.is_none() && !rest.iter().zip(&MAGIC).all(|(byte, magic)| byte == magic) {
+        return Err("not frames: the beginning of something else".to_owned());
+    }
+    Ok(frame)
 }
 
 /// Half of the descriptors that this process may have: the rest is for answers.
@@ -223,18 +318,16 @@ fn connection_limit() -> usize {
     usize::try_from((soft / 2).clamp(16, CONNECTIONS_MAX)).unwrap_or(16)
 }
 
-/// A listener on a port of one family.
-pub(super) fn bind(is_v4: bool, port: u16) -> io::Result<TcpListener> {
+fn bind(at: SocketAddr) -> io::Result<TcpListener> {
     use socket2::{Domain, Protocol, Socket, Type};
 
-    let domain = if is_v4 { Domain::IPV4 } else { Domain::IPV6 };
-    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     socket.set_reuse_address(true)?; // not to wait for old connections to fade
-    if !is_v4 {
+    if at.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    socket.bind(&std::net::SocketAddr::new(super::outlet::any(is_v4), port).into())?;
+    socket.bind(&at.into())?;
     socket.listen(1_024)?;
     TcpListener::from_std(socket.into())
 }

@@ -114,7 +114,7 @@ impl Outlet {
         if self.groups.is_empty() {
             return;
         }
-        let look = Look::now();
+        let Some(look) = Look::now(&mut self.troubles) else { return };
         let places = look.sending(self.groups, &self.wanted);
         self.senders.retain(|sender| places.contains(&sender.place));
         self.troubles.keep(|what| !what.starts_with(ON) || places.iter().any(|p| on(p) == what));
