@@ -1,10 +1,12 @@
 //! The program as a process: what it prints, how it stops, what its exit codes say.
 
 use std::io::{BufRead, BufReader, Lines, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
-use crate::support::{Farm, get, program};
+use loadline::report::{Key, Keyring, Report, wire};
+
+use crate::support::{Farm, PATIENCE, get, program, report};
 
 /// A running process, killed if the test ends early.
 pub(crate) struct Process {
@@ -264,4 +266,50 @@ fn interfaces_that_cannot_be_listed_stay_in_use() {
     process.until_with("interfaces can be listed again", &mut seen);
     let left = seen.iter().find(|line| line.contains("no usable") || line.contains("heard here"));
     assert_eq!(left, None);
+}
+
+/// A file with `[relay]` alone makes a relay, which follows its secrets like any other process.
+#[test]
+fn relay_follows_its_keys_and_stops_with_a_connection_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+    far.set_read_timeout(Some(PATIENCE)).unwrap();
+    let config = format!(
+        "[reports]\ngroup = \"239.255.76.76:0\"\ninterfaces = [\"lo\"]\n\
+         keys = [{{ id = 1, secret_file = \"secret\" }}]\n\
+         [relay]\nsend_to = [\"udp://{}\"]\nevery = \"0s\"\n",
+        far.local_addr().unwrap()
+    );
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "0123456789abcdef").unwrap();
+    let mut relay = Process::start(&folder, &config, &[]);
+    let hears = relay.until("hears ");
+    let group = hears.split("hears ").nth(1).unwrap().split(' ').next().unwrap();
+    let port: u16 = group.rsplit(':').next().unwrap().parse().unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let signal = |relay: &Process, signal: &str| {
+        let pid = relay.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    };
+    for (seq, text) in [(1, "0123456789abcdef"), (2, "fedcba9876543210")] {
+        if seq == 2 {
+            std::fs::write(&secret, text).unwrap();
+            signal(&relay, "-HUP");
+            relay.until("secrets changed");
+        }
+        let keyring = Keyring::new(vec![Key::new(1, text.as_bytes()).unwrap()]);
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
+        let sent_ms = u64::try_from(now).unwrap();
+        let frame = wire::encode(&[Report { seq, sent_ms, ..report("a", &[]) }], &keyring).unwrap();
+        stream.write_all(&u32::try_from(frame.len()).unwrap().to_be_bytes()).unwrap();
+        stream.write_all(&frame).unwrap();
+        let mut bytes = [0; 2_000];
+        let len = far.recv(&mut bytes).expect("it went through");
+        let reports = wire::decode(&bytes[..len], &keyring).expect("signed with the same key");
+        assert_eq!((reports[0].machine, reports[0].seq), ("a", seq));
+    }
+    signal(&relay, "-TERM");
+    let mut seen = Vec::new();
+    relay.until_with("stopped", &mut seen);
+    assert!(!seen.iter().any(|line| line.contains("in time")), "{seen:#?}");
 }

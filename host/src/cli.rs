@@ -18,10 +18,8 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::{
-    Config, ConfigError, DEFAULT_FILE, Destination, Origin, Problem, RelayConfig, Role,
-};
-use crate::run::{Loadline, Reload, RunError, RunningRelay};
+use crate::config::{ConfigError, DEFAULT_FILE, Destination, Origin, Problem, Role};
+use crate::run::{Loadline, Reload, RunError};
 use crate::telemetry::{self, LogFormat};
 use service::Manager;
 
@@ -160,10 +158,9 @@ fn perform(args: Args) -> Result<(), Failure> {
             sim::sim(&arguments, &policies).map(|result| say(&result))
         }
         Command::Relay(arguments) => {
-            let config = relay_config(origin(Role::AsWritten).load()?, &arguments)?;
-            telemetry::start(args.log_format, &args.log)
-                .map_err(|error| Failure::Other(format!("--log {}: {error}", args.log)))?;
-            run_relay(&config)
+            let origin = origin(Role::Relay).sending_to(arguments.destinations()?);
+            start_logs(&args.log, args.log_format)?;
+            run(origin)
         }
         #[cfg(feature = "host")]
         Command::Policy(arguments) => policy::policy(&arguments).map(|result| say(&result)),
@@ -173,8 +170,7 @@ fn perform(args: Args) -> Result<(), Failure> {
                 Command::Host => Role::Host,
                 _ => Role::AsWritten,
             };
-            telemetry::start(args.log_format, &args.log)
-                .map_err(|error| Failure::Other(format!("--log {}: {error}", args.log)))?;
+            start_logs(&args.log, args.log_format)?;
             run(origin(role))
         }
     }
@@ -190,7 +186,7 @@ fn config_command(command: &ConfigCommand, origin: &Origin) -> Result<(), Failur
         ConfigCommand::Check => {
             let config = origin.load()?;
             config.secrets()?;
-            for warning in config.reports.warnings(config.host.is_some()) {
+            for warning in config.warnings() {
                 complain(&format!("warning: {warning}"));
             }
             say("the configuration is good");
@@ -247,32 +243,22 @@ async fn run_until_told(origin: Origin) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a relay does: what the file says, and where the command line says.
-fn relay_config(mut config: Config, arguments: &RelayArguments) -> Result<Config, Failure> {
-    let relay = config.relay.get_or_insert_with(RelayConfig::default);
-    for text in &arguments.to {
-        let destination = Destination::parse(text).ok_or_else(|| {
-            let what = format!("{text:?} is not of the form udp://HOST:12000 or tcp://HOST:12000");
-            Failure::Config(Problem::of_all(what).into())
-        })?;
-        relay.send_to.push(destination);
+impl RelayArguments {
+    fn destinations(&self) -> Result<Vec<Destination>, Failure> {
+        let parse = |text: &String| {
+            Destination::parse(text).ok_or_else(|| {
+                let what =
+                    format!("{text:?} is not of the form udp://HOST:12000 or tcp://HOST:12000");
+                Failure::Config(Problem::of_all(what).into())
+            })
+        };
+        self.to.iter().map(parse).collect()
     }
-    Ok(config)
 }
 
-#[tokio::main]
-async fn run_relay(config: &Config) -> Result<(), Failure> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(other)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(other)?;
-    let relay = RunningRelay::start(config)?;
-    complain(&banner::relay_text(config, &relay));
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    tracing::info!(relayed = relay.relayed(), "stopping");
-    relay.stop().await;
-    Ok(())
+fn start_logs(filter: &str, format: LogFormat) -> Result<(), Failure> {
+    telemetry::start(format, filter)
+        .map_err(|error| Failure::Other(format!("--log {filter}: {error}")))
 }
 
 /// Writes to standard output; a closed pipe is the reader's choice.

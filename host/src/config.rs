@@ -456,6 +456,18 @@ impl Config {
         self.reports.secret_files().chain(token).collect()
     }
 
+    /// Whether a relay runs: it takes the report port for itself, and so the process.
+    #[must_use]
+    pub fn is_relay(&self) -> bool {
+        self.relay.is_some() && self.agent.is_none() && self.host.is_none()
+    }
+
+    /// What is dangerous though it works.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        self.reports.warnings(self.host.is_some() || self.is_relay())
+    }
+
     /// The configuration in force, as a file.
     #[must_use]
     pub fn to_toml(&self) -> String {

@@ -1,7 +1,7 @@
 //! The fleet: the last report of every machine of this farm, and who is alive.
 //!
 //! In: decoded reports with the time they were received. Out: machines. Invariants: at most one
-//! machine a name; `seq` of one boot never goes back, and who reports under a name changes only by
+//! machine a name; `seq` of one boot never goes back while it lives, and who reports under a name changes only by
 //! the rules of [`namesake`]; a machine is gone by the [`dead rule`](patience), and at once when it
 //! says that it leaves; time in which this host did not listen counts as nobody's silence. No clock,
 //! no socket and no lock in here: time comes in as milliseconds of the host's monotonic clock.
@@ -152,6 +152,8 @@ impl Fleet {
             }
         } else if report.seq == machine.seq {
             return Applied::Duplicate;
+        } else if machine.has_gone_back(report) {
+            // It goes on from a snapshot of itself.
         } else if report.seq < machine.seq {
             machine.loss.late(machine.seq - report.seq);
             return Applied::Older;

@@ -21,6 +21,8 @@ use crate::transport::Batch;
 const MACHINES_MAX: usize = 200_000;
 /// How long a machine is remembered after its last report.
 const FORGET_AFTER: Duration = Duration::from_secs(2 * SKEW_MAX.as_secs() + 60);
+/// Report intervals without a report after which lower numbers are no late reports.
+const SILENT_INTERVALS: u32 = 4;
 
 /// What goes through, and what went.
 #[derive(Debug)]
@@ -38,6 +40,7 @@ pub struct Relay {
 struct Last {
     boot: u64,
     seq: u64,
+    sent_ms: u64,
     at: Instant,
 }
 
@@ -57,6 +60,11 @@ impl Relay {
     #[must_use]
     pub fn new(gate: Gate, farm: String, hops_max: u8, now: Instant) -> Self {
         Self { gate, farm, hops_max, last: HashMap::new(), started: now, tidied: now }
+    }
+
+    /// Lets through by these rules from now on; what went through is remembered.
+    pub fn configure(&mut self, gate: Gate, farm: String, hops_max: u8) {
+        (self.gate, self.farm, self.hops_max) = (gate, farm, hops_max);
     }
 
     /// Packs what goes through; `wall_ms` is the wall clock, milliseconds since 1970.
@@ -107,10 +115,10 @@ impl Relay {
         let is_known = || self.last.contains_key(report.machine);
         let admitted = self.gate.admit(report, from, Present { wall_ms, up_ms }, is_known);
         admitted.map_err(|barred| barred.reason())?;
-        let (boot, seq) = (report.boot, report.seq);
-        let this = Last { boot, seq, at: now };
+        let Report { boot, seq, sent_ms, .. } = *report;
+        let this = Last { boot, seq, sent_ms, at: now };
         if let Some(last) = self.last.get_mut(report.machine) {
-            if last.boot == boot && last.seq >= seq {
+            if last.boot == boot && last.seq >= seq && !last.has_gone_back(report, now) {
                 return Err("duplicate");
             }
             *last = this;
@@ -127,6 +135,16 @@ impl Relay {
             self.tidied = now;
             self.last.retain(|_, last| now.saturating_duration_since(last.at) < FORGET_AFTER);
         }
+    }
+}
+
+impl Last {
+    /// Whether the agent was silent and goes on with lower numbers, as that of a virtual machine does
+    /// which was restored from a snapshot; the host decides whether it had left.
+    fn has_gone_back(&self, report: &Report<'_>, now: Instant) -> bool {
+        let silence = SILENT_INTERVALS * Duration::from_millis(report.interval_ms.into());
+        let is_new = report.sent_ms > self.sent_ms || (report.sent_ms, self.sent_ms) == (0, 0);
+        report.seq < self.seq && now.saturating_duration_since(self.at) > silence && is_new
     }
 }
 
@@ -202,6 +220,17 @@ mod tests {
         assert_eq!(there[0].services[0].name, DEFAULT_SERVICE);
         assert_eq!(there[0].services[0].address, "10.0.0.7");
         assert_eq!(there[0].metrics, report("a", 1).metrics);
+    }
+
+    #[test]
+    fn lower_numbers_go_through_after_a_silence() {
+        let start = Instant::now();
+        let mut relay = Relay::new(Gate::default(), "default".to_owned(), 1, start);
+        let mut pack = |seq, seconds| {
+            let now = start + Duration::from_secs(seconds);
+            relay.pack(&[batch(&[report("a", seq)], "10.0.0.7", now)], now, 0).reports
+        };
+        assert_eq!((pack(9, 0), pack(4, 1), pack(4, 20), pack(4, 40)), (1, 0, 1, 0));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Starts what a configuration asks for and stops it cleanly.
 //!
 //! The agent is one task that samples and one that sends; the host is a task that receives, one that
-//! serves HTTP, a thread for the walk of reports and one for policies. [`Loadline::stop`] says that
+//! serves HTTP, a thread for the walk of reports and one for policies; a relay runs where neither does.
+//! [`Loadline::stop`] says that
 //! the machine leaves, finishes open requests and joins the threads. [`Loadline::apply`] changes the
 //! configuration while it runs, [`Reload`] says when. Ports may be 0: the ones in use
 //! are told by the running [`Loadline`], and an agent in the same process uses them.
@@ -18,6 +19,7 @@ mod reload;
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 #[cfg(feature = "agent")]
 use crate::config::ReportsConfig;
@@ -27,6 +29,10 @@ use crate::config::{Config, ConfigError, ConfigState, Problem};
 pub use host::Host;
 pub use relay::RunningRelay;
 pub use reload::Reload;
+
+/// Time for which the old and the new way in are both open: what waits in the old one is read by then,
+/// and what comes by both counts once.
+const HANDOVER: Duration = Duration::from_secs(1);
 
 /// Why nothing was started.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +83,7 @@ pub struct Loadline {
     machines: machines::Machines,
     #[cfg(feature = "agent")]
     agent: Option<agent::Running>,
+    relay: Option<RunningRelay>,
 }
 
 impl Loadline {
@@ -103,6 +110,7 @@ impl Loadline {
         if let Some(host) = &host {
             machines.apply(&config.machines, &config.reports, false, host.ear())?;
         }
+        let relay = config.is_relay().then(|| RunningRelay::start(&config)).transpose()?;
         #[cfg_attr(not(feature = "agent"), expect(unused_mut, reason = "the agent comes last"))]
         let mut loadline = Self {
             secrets,
@@ -114,6 +122,7 @@ impl Loadline {
             machines,
             #[cfg(feature = "agent")]
             agent: None,
+            relay,
             config,
         };
         #[cfg(feature = "agent")]
@@ -137,12 +146,19 @@ impl Loadline {
             Err(error) => return error.problems,
         };
         let mut problems = Vec::new();
+        // A relay and a host want the same port: the one that goes, goes first.
+        if !config.is_relay() {
+            problems.extend(self.apply_relay(config).await);
+        }
         #[cfg(feature = "host")]
         problems.extend(self.apply_host(config).await);
         #[cfg(feature = "host")]
         problems.extend(self.apply_machines(config, secrets != self.secrets).await);
         #[cfg(feature = "agent")]
         problems.extend(self.apply_agent(config, secrets != self.secrets).await);
+        if config.is_relay() {
+            problems.extend(self.apply_relay(config).await);
+        }
         self.warnings = std::mem::take(&mut self.warnings).say(config);
         self.secrets = secrets;
         self.config = config.clone();
@@ -201,6 +217,26 @@ impl Loadline {
         applied.err().map_or_else(Vec::new, |error| error.problems)
     }
 
+    async fn apply_relay(&mut self, config: &Config) -> Vec<Problem> {
+        match (config.is_relay(), &mut self.relay) {
+            (true, Some(relay)) => relay.apply(config).await,
+            (true, None) => match RunningRelay::start(config) {
+                Ok(relay) => {
+                    self.relay = Some(relay);
+                    Vec::new()
+                }
+                Err(RunError::Config(error)) => error.problems,
+                Err(error) => vec![Problem::new("relay", error.to_string())],
+            },
+            (false, _) => {
+                if let Some(relay) = self.relay.take() {
+                    relay.stop().await;
+                }
+                Vec::new()
+            }
+        }
+    }
+
     /// How the agent of this process sends: to the port that its host has.
     #[cfg(feature = "agent")]
     fn agents_reports(&self, config: &Config) -> ReportsConfig {
@@ -232,6 +268,12 @@ impl Loadline {
         self.host.as_ref()
     }
 
+    /// The relay, if this process is one.
+    #[must_use]
+    pub fn relay(&self) -> Option<&RunningRelay> {
+        self.relay.as_ref()
+    }
+
     /// Finishes open requests, leaves the farm and ends.
     pub async fn stop(self) {
         // Requests first: the last report takes this machine out, and they may want it.
@@ -243,6 +285,9 @@ impl Loadline {
         #[cfg(feature = "agent")]
         if let Some(agent) = self.agent {
             agent.stop().await;
+        }
+        if let Some(relay) = self.relay {
+            relay.stop().await;
         }
         #[cfg(feature = "host")]
         self.machines.stop().await;
@@ -260,7 +305,7 @@ struct Warnings(Vec<String>);
 impl Warnings {
     /// Says what is new of this configuration; what holds of it.
     fn say(self, config: &Config) -> Self {
-        let now = config.reports.warnings(config.host.is_some());
+        let now = config.warnings();
         for warning in now.iter().filter(|warning| !self.0.contains(warning)) {
             tracing::warn!("{warning}");
         }

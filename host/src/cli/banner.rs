@@ -18,8 +18,9 @@ pub(super) fn text(config: &Config, loadline: &Loadline) -> String {
     if let (Some(host), Some(running)) = (&config.host, loadline.host()) {
         add_host(&mut lines, config, host, running);
     }
-    #[cfg(not(feature = "host"))]
-    let _ = loadline; // only a host has something to add
+    if let Some(relay) = loadline.relay() {
+        add_relay(&mut lines, config, relay);
+    }
     lines
 }
 
@@ -81,15 +82,11 @@ fn destinations(reports: &ReportsConfig) -> String {
     if all.is_empty() { "nowhere".to_owned() } else { all.join(", ") }
 }
 
-/// The same of a relay.
-pub(super) fn relay_text(config: &Config, running: &RunningRelay) -> String {
-    let mut lines = format!("loadline {}", env!("CARGO_PKG_VERSION"));
+fn add_relay(lines: &mut String, config: &Config, running: &RunningRelay) {
     let groups = Groups { port: running.port(), ..config.reports.groups };
-    let hears = format!("hears {groups} on {}", interfaces(&running.joined()));
-    add(&mut lines, "relay", &hears);
+    add(lines, "relay", &format!("hears {groups} on {}", interfaces(&running.joined())));
     let relay = config.relay.clone().unwrap_or_default();
-    add(&mut lines, "sends", &format!("to {}", destinations(&relay.outgoing(&config.reports))));
-    lines
+    add(lines, "sends", &format!("to {}", destinations(&relay.outgoing(&config.reports))));
 }
 
 fn interfaces(joined: &[Place]) -> String {

@@ -156,11 +156,10 @@ impl ReportsConfig {
         })
     }
 
-    /// What is dangerous though it works. `is_host`: reports are received.
-    #[must_use]
-    pub fn warnings(&self, is_host: bool) -> Vec<String> {
+    /// What is dangerous though it works.
+    pub(super) fn warnings(&self, is_heard: bool) -> Vec<String> {
         let mut warnings: Vec<_> = self.keys.iter().filter_map(KeyConfig::warning).collect();
-        if is_host && self.keys.is_empty() && !self.is_local() {
+        if is_heard && self.keys.is_empty() && !self.is_local() {
             let what = "reports are not signed: whoever reaches the report port can add machines, \
                         take them out and report any load; set reports.keys";
             warnings.push(what.to_owned());

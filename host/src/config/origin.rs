@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::document::Document;
-use super::{Config, ConfigError, Problem};
+use super::{Config, ConfigError, Destination, Problem};
 
 /// Read when no file is named, if it exists.
 pub const USUAL_FILE: &str = "loadline.toml";
@@ -26,6 +26,8 @@ pub enum Role {
     Agent,
     /// A host only.
     Host,
+    /// A relay only.
+    Relay,
 }
 
 /// A file, the environment, and a role.
@@ -35,6 +37,8 @@ pub struct Origin {
     /// May hold secrets.
     variables: Vec<(String, String)>,
     role: Role,
+    /// Where a relay sends besides what is written.
+    send_to: Vec<Destination>,
 }
 
 /// What was read, before it is understood.
@@ -65,7 +69,13 @@ impl Origin {
     ) -> Self {
         let mut variables: Vec<_> = variables.collect();
         variables.sort_unstable();
-        Self { named: file, variables, role }
+        Self { named: file, variables, role, send_to: Vec::new() }
+    }
+
+    /// A relay sends there, too.
+    #[must_use]
+    pub fn sending_to(self, send_to: Vec<Destination>) -> Self {
+        Self { send_to, ..self }
     }
 
     /// The file that is read now, or would be.
@@ -128,6 +138,10 @@ impl Origin {
             Role::AsWritten => {}
             Role::Agent => config.host = None,
             Role::Host => config.agent = None,
+            Role::Relay => (config.agent, config.host) = (None, None),
+        }
+        if let Some(relay) = &mut config.relay {
+            relay.send_to.extend(self.send_to.iter().cloned());
         }
         let variable = |name: &str| self.variables.iter().find(|(known, _)| known == name);
         config.reports.take_secrets(|name| variable(name).map(|(_, secret)| secret.clone()));
@@ -165,6 +179,9 @@ impl Origin {
         }
         if cfg!(feature = "host") && everything || self.role == Role::Host {
             document.ensure("host");
+        }
+        if self.role == Role::Relay {
+            document.ensure("relay");
         }
         document.set(&self.variables);
         Ok(document)

@@ -53,6 +53,13 @@ impl RelayConfig {
         !self.groups.is_empty() || !self.send_to.is_empty()
     }
 
+    /// Whether frames go to the same places by both, in the same way.
+    #[must_use]
+    pub fn is_sent_like(&self, other: &Self) -> bool {
+        let Self { every, hops, .. } = *self;
+        *self == Self { every, hops, ..other.clone() }
+    }
+
     /// How frames leave it: as an agent's would, by these destinations.
     #[must_use]
     pub fn outgoing(&self, heard: &ReportsConfig) -> ReportsConfig {

@@ -138,6 +138,13 @@ impl Machine {
         machine
     }
 
+    /// Whether the agent, gone without a word, reports again with lower numbers, as that of a virtual
+    /// machine does which was restored from a snapshot. What says when it was sent is not played back.
+    pub(super) fn has_gone_back(&self, report: &Report<'_>) -> bool {
+        let is_new = report.sent_ms > self.sent_ms || (report.sent_ms, self.sent_ms) == (0, 0);
+        report.seq < self.seq && !self.alive && self.state != State::Leaving && is_new
+    }
+
     /// Takes a report that is newer than this one, or of an agent that takes over.
     pub(super) fn replace(
         &mut self,
@@ -146,8 +153,10 @@ impl Machine {
         rule: DeadRule,
         names: &mut NameSets,
     ) {
-        // A restarted agent counts from 1 again: the gap between two boots says nothing.
-        let gap = if report.boot == self.boot { report.seq - self.seq } else { 1 };
+        // A restarted agent counts from 1 again, and one that was restored from where it was: the gap
+        // between two boots says nothing.
+        let goes_on = report.boot == self.boot;
+        let gap = if goes_on { report.seq.checked_sub(self.seq).unwrap_or(1) } else { 1 };
         self.loss.received(gap, rule.brief_max());
         self.take(report, heard, rule, names);
     }

@@ -63,6 +63,28 @@ fn gone_after_three_missed_reports_and_a_half() {
     assert_eq!(alive(&fleet), ["a"]);
 }
 
+/// A virtual machine that is restored from a snapshot: the same boot, lower numbers.
+#[test]
+fn lower_numbers_count_when_the_machine_is_gone() {
+    let mut fleet = fleet();
+    let sent = |seq, sent_ms| Report { sent_ms, ..report("a", 1, seq) };
+    let Applied::Joined(id) = fleet.apply(&sent(100, 0), HERE, 0) else { panic!("it is new") };
+    assert_eq!(fleet.apply(&sent(40, 0), HERE, 1_000), Applied::Older);
+    fleet.expire(5_000);
+    assert_eq!(fleet.apply(&sent(100, 0), HERE, 5_000), Applied::Duplicate);
+    assert_eq!(fleet.apply(&sent(40, 0), HERE, 5_000), Applied::Joined(id));
+    assert_eq!(fleet.apply(&sent(41, 90), HERE, 6_000), Applied::Changed(id));
+    assert_eq!(fleet.get(id).expect("it is there").loss.lost, 0);
+    // With a stamp only what is newer.
+    fleet.expire(20_000);
+    assert_eq!(fleet.apply(&sent(20, 90), HERE, 20_000), Applied::Older);
+    assert_eq!(fleet.apply(&sent(20, 0), HERE, 20_000), Applied::Older);
+    assert_eq!(fleet.apply(&sent(20, 91), HERE, 20_000), Applied::Joined(id));
+    // Who has left does not come back by an old report.
+    fleet.apply(&Report { state: State::Leaving, ..sent(21, 92) }, HERE, 21_000);
+    assert_eq!(fleet.apply(&sent(20, 93), HERE, 22_000), Applied::Older);
+}
+
 #[test]
 fn one_late_report_is_no_death() {
     let mut fleet = fleet();

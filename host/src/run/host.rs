@@ -12,8 +12,8 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
-use super::RunError;
 use super::judge::judge;
+use super::{HANDOVER, RunError};
 use crate::api::serve::{self, Server};
 use crate::api::{self, AdminToken, View};
 use crate::clock::Clock;
@@ -29,10 +29,6 @@ use crate::transport::{Batch, Connections, Inlet, Place, Status};
 
 /// Time for open requests to finish when the host stops.
 const DRAIN_WAIT: Duration = Duration::from_secs(4);
-/// Time for which the old and the new way in are both open: what waits in the old one is read by then,
-/// and what comes by both counts once.
-const HANDOVER: Duration = Duration::from_secs(1);
-
 /// A running host.
 pub struct Host {
     config: HostConfig,

@@ -3,17 +3,18 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::RunError;
 use super::judge::judge;
+use super::{HANDOVER, RunError};
 use crate::clock::wall_ms;
-use crate::config::{Config, ConfigError, Problem};
+use crate::config::{Config, ConfigError, Problem, RelayConfig, ReportsConfig};
 use crate::relay::Relay;
+use crate::report::{Gate, Keyring};
 use crate::telemetry::Quiet;
 use crate::transport::{Batch, Connections, Inlet, Outlet, Place, Status};
 
@@ -22,16 +23,43 @@ const QUEUE_MAX: usize = 1_024;
 /// Frames that wait for a destination that is slow or away: as many reports as a farm may have.
 const BACKLOG: usize = 4_096;
 /// Time for the last frames to leave.
-const LEAVE_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
+const LEAVE_WAIT: Duration = Duration::from_secs(1);
+
+/// Time between two looks at what was lost on the way in.
+const LOSS_LOOK: Duration = Duration::from_secs(60);
 
 /// A running relay.
 pub struct RunningRelay {
+    reports: ReportsConfig,
+    relay: RelayConfig,
     status: Arc<Status>,
     port: u16,
     relayed: Arc<AtomicU64>,
+    dropped: Arc<AtomicU64>,
     receiver: JoinHandle<()>,
+    silence: watch::Sender<Duration>,
+    /// Go on when the receiver is replaced.
     connections: Arc<Connections>,
+    /// For frames of connections that are open.
+    keyring: watch::Sender<Keyring>,
+    packer: mpsc::Sender<Event>,
     sender: JoinHandle<()>,
+    losses: JoinHandle<()>,
+}
+
+/// What the packing task is told.
+enum Event {
+    Heard(Batch),
+    Become(Setup),
+}
+
+/// How it packs, from then on.
+struct Setup {
+    gate: Gate,
+    farm: String,
+    relay: RelayConfig,
+    /// Where frames go; `None`: where they went.
+    frames: Option<mpsc::Sender<Vec<u8>>>,
 }
 
 impl RunningRelay {
@@ -40,40 +68,97 @@ impl RunningRelay {
     /// # Errors
     /// What could not be started; nothing runs then.
     pub fn start(config: &Config) -> Result<Self, RunError> {
-        let Some(relay) = config.relay.as_ref().filter(|relay| relay.has_destination()) else {
-            let what = "a relay needs to know where reports go: write [relay] with send_to or group, \
-                        or loadline relay udp://HOST:12000";
-            return Err(ConfigError::from(Problem::new("relay", what)).into());
-        };
-        let gate = config.reports.gate()?;
-        for warning in config.reports.warnings(true) {
-            tracing::warn!("{warning}");
-        }
+        let relay = destined(config)?;
+        let reports = &config.reports;
+        let gate = reports.gate()?;
         let status = Arc::new(Status::default());
-        let port = |source| RunError::Reports { port: config.reports.groups.port, source };
         let connections = Arc::new(Connections::new(Arc::clone(&status)));
-        let heard = (Arc::clone(&status), Arc::clone(&connections));
-        let inlet = Inlet::bind(&config.reports, heard.0, heard.1).map_err(port)?;
-        let port = inlet.port();
-        let judge = judge(watch::Sender::new(gate.keyring.clone()).subscribe());
-        let state = Relay::new(gate, config.reports.farm.clone(), relay.hops, Instant::now());
-        let (batches, queue) = mpsc::channel(QUEUE_MAX);
-        let dropped = Arc::new(AtomicU64::new(0));
-        let lost = Arc::clone(&dropped);
-        let take = move |batch: Batch| {
-            let len = batch.len() as u64;
-            if batches.try_send(batch).is_err() {
-                lost.fetch_add(len, Ordering::Relaxed); // said by who packs
-            }
+        let inlet = Inlet::bind(reports, Arc::clone(&status), Arc::clone(&connections));
+        let inlet =
+            inlet.map_err(|source| RunError::Reports { port: reports.groups.port, source })?;
+        let (port, silence) = (inlet.port(), inlet.silence());
+        let keyring = watch::Sender::new(gate.keyring.clone());
+        let state = Relay::new(gate, reports.farm.clone(), relay.hops, Instant::now());
+        let (packer, queue) = mpsc::channel(QUEUE_MAX);
+        let (relayed, dropped) = (Arc::default(), Arc::default());
+        let (frames, sender) = send(reports, relay);
+        let packing = Packing {
+            state,
+            every: relay.every,
+            frames,
+            relayed: Arc::clone(&relayed),
+            dropped: Arc::clone(&dropped),
         };
-        let (frames, outgoing) = mpsc::channel(BACKLOG);
-        let relayed = Arc::default();
-        let packer = Packing { state, every: relay.every, relayed: Arc::clone(&relayed), dropped };
-        let outlet = Outlet::new(&relay.outgoing(&config.reports), BACKLOG);
-        tokio::spawn(packer.run(queue, frames));
-        let receiver = tokio::spawn(inlet.run(take, judge));
-        let sender = tokio::spawn(outlet.run(outgoing));
-        Ok(Self { status, port, relayed, receiver, connections, sender })
+        tokio::spawn(packing.run(queue));
+        let take = hand_to(packer.clone(), Arc::clone(&dropped));
+        Ok(Self {
+            reports: reports.clone(),
+            relay: relay.clone(),
+            losses: tokio::spawn(tell_losses(Arc::clone(&status))),
+            status,
+            port,
+            relayed,
+            dropped,
+            receiver: tokio::spawn(inlet.run(take, judge(keyring.subscribe()))),
+            silence,
+            connections,
+            keyring,
+            packer,
+            sender,
+        })
+    }
+
+    /// Takes another configuration over while it runs; what cannot be done leaves that part as it was.
+    pub(super) async fn apply(&mut self, config: &Config) -> Vec<Problem> {
+        let checked = destined(config).and_then(|relay| Ok((relay, config.reports.gate()?)));
+        let (relay, gate) = match checked {
+            Ok(checked) => checked,
+            Err(error) => return error.problems,
+        };
+        let reports = &config.reports;
+        self.keyring.send_replace(gate.keyring.clone());
+        let mut problems = Vec::new();
+        if reports.is_heard_like(&self.reports) {
+            self.silence.send_replace(reports.silence);
+            self.reports = reports.clone();
+        } else {
+            problems.extend(self.hear(reports).err());
+        }
+        let mut frames = None;
+        if !relay.is_sent_like(&self.relay) {
+            let (there, sender) = send(reports, relay);
+            frames = Some(there);
+            self.sender = sender; // the old one ends when it has sent what it has
+        }
+        self.relay = relay.clone();
+        let setup = Setup { gate, farm: reports.farm.clone(), relay: relay.clone(), frames };
+        if self.packer.send(Event::Become(setup)).await.is_err() {
+            problems.push(Problem::new("relay", "the packing task has ended"));
+        }
+        problems
+    }
+
+    /// Hears reports there, beside the old way in for a moment.
+    fn hear(&mut self, reports: &ReportsConfig) -> Result<(), Problem> {
+        let mut here = reports.clone();
+        if here.groups.port == 0 {
+            here.groups.port = self.port; // any port: the one that its agents know
+        }
+        let (status, connections) = (Arc::clone(&self.status), Arc::clone(&self.connections));
+        let inlet = Inlet::bind(&here, status, connections).map_err(|error| {
+            let what = format!("cannot receive on {}: {error}", reports.groups);
+            Problem::new("reports.group", what)
+        })?;
+        (self.port, self.silence) = (inlet.port(), inlet.silence());
+        let take = hand_to(self.packer.clone(), Arc::clone(&self.dropped));
+        let receiver = tokio::spawn(inlet.run(take, judge(self.keyring.subscribe())));
+        let old = std::mem::replace(&mut self.receiver, receiver);
+        tokio::spawn(async move {
+            sleep(HANDOVER).await;
+            old.abort();
+        });
+        self.reports = reports.clone();
+        Ok(())
     }
 
     /// Where the groups are heard now.
@@ -96,9 +181,12 @@ impl RunningRelay {
 
     /// Sends what is there and ends.
     pub async fn stop(self) {
+        tracing::info!(relayed = self.relayed(), "the relay ends");
         // Their end closes the packer's queue, and that the sender's.
         self.receiver.abort();
         self.connections.close();
+        self.losses.abort();
+        drop(self.packer);
         match timeout(LEAVE_WAIT, self.sender).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(%error, "the sending task failed"),
@@ -107,23 +195,83 @@ impl RunningRelay {
     }
 }
 
+/// `[relay]`, if it says where to.
+fn destined(config: &Config) -> Result<&RelayConfig, ConfigError> {
+    config.relay.as_ref().filter(|relay| relay.has_destination()).ok_or_else(|| {
+        let what = "a relay needs to know where reports go: write [relay] with send_to or group, \
+                    or loadline relay udp://HOST:12000";
+        Problem::new("relay", what).into()
+    })
+}
+
+/// Starts to send where `[relay]` says.
+fn send(reports: &ReportsConfig, relay: &RelayConfig) -> (mpsc::Sender<Vec<u8>>, JoinHandle<()>) {
+    let (frames, outgoing) = mpsc::channel(BACKLOG);
+    let outlet = Outlet::new(&relay.outgoing(reports), BACKLOG);
+    (frames, tokio::spawn(outlet.run(outgoing)))
+}
+
+/// Puts batches into the packer's queue; a full queue drops them and counts it.
+fn hand_to(packer: mpsc::Sender<Event>, dropped: Arc<AtomicU64>) -> impl Fn(Batch) + Clone {
+    move |batch: Batch| {
+        let len = batch.len() as u64;
+        if packer.try_send(Event::Heard(batch)).is_err() {
+            dropped.fetch_add(len, Ordering::Relaxed); // said by who packs
+        }
+    }
+}
+
+/// Says once a minute what was lost before it could be read: a relay has no metrics.
+async fn tell_losses(status: Arc<Status>) {
+    let mut before = [0; 3];
+    loop {
+        sleep(LOSS_LOOK).await;
+        let now = [&status.kernel_drops, &status.truncated, &status.receive_errors]
+            .map(|count| count.load(Ordering::Relaxed));
+        if now != before {
+            let [kernel_drops, truncated, receive_errors] = [0, 1, 2].map(|i| now[i] - before[i]);
+            tracing::warn!(
+                kernel_drops,
+                truncated,
+                receive_errors,
+                "reports were lost on their way in, within a minute"
+            );
+            before = now;
+        }
+    }
+}
+
 /// The packing task's state.
 struct Packing {
     state: Relay,
-    every: std::time::Duration,
+    every: Duration,
+    frames: mpsc::Sender<Vec<u8>>,
     relayed: Arc<AtomicU64>,
     dropped: Arc<AtomicU64>,
 }
 
 impl Packing {
     /// Waits for a report, then for more that share its frame, and packs them.
-    async fn run(mut self, mut queue: mpsc::Receiver<Batch>, frames: mpsc::Sender<Vec<u8>>) {
+    async fn run(mut self, mut queue: mpsc::Receiver<Event>) {
         let mut quiet = Quiet::default();
         while let Some(first) = queue.recv().await {
+            let mut batches = match first {
+                Event::Heard(batch) => vec![batch],
+                Event::Become(setup) => {
+                    self.become_this(setup);
+                    continue;
+                }
+            };
             sleep(self.every).await;
-            let mut batches = vec![first];
-            while let Ok(batch) = queue.try_recv() {
-                batches.push(batch);
+            let mut next = None;
+            while let Ok(event) = queue.try_recv() {
+                match event {
+                    Event::Heard(batch) => batches.push(batch),
+                    Event::Become(setup) => {
+                        next = Some(setup);
+                        break;
+                    }
+                }
             }
             let relayed = self.state.pack(&batches, Instant::now(), wall_ms());
             self.relayed.fetch_add(relayed.reports as u64, Ordering::Relaxed);
@@ -135,10 +283,22 @@ impl Packing {
                 tracing::warn!(dropped, "datagrams came faster than they could be packed");
             }
             for frame in relayed.frames {
-                if frames.send(frame).await.is_err() {
+                if self.frames.send(frame).await.is_err() {
                     return; // nobody sends any more: the process is stopping
                 }
             }
+            if let Some(setup) = next {
+                self.become_this(setup);
+            }
+        }
+    }
+
+    fn become_this(&mut self, setup: Setup) {
+        let Setup { gate, farm, relay, frames } = setup;
+        self.state.configure(gate, farm, relay.hops);
+        self.every = relay.every;
+        if let Some(frames) = frames {
+            self.frames = frames;
         }
     }
 }

@@ -18,15 +18,16 @@ use crate::config::{ConfigError, InForce, Origin, Written, changes};
 use crate::watch::{Hint, Pace, Watch};
 
 /// What a change of a key does, by the beginning of its path; the first that fits counts.
-const EFFECTS: [(&str, &str); 10] = [
+const EFFECTS: [(&str, &str); 11] = [
     ("agent", "another agent starts and takes over when its windows are full"),
     ("reports.interfaces", "new sockets are opened, then the old ones are closed"),
     ("reports.group", "new sockets are opened, then the old ones are closed"),
+    ("reports.tcp", "listeners and connections end, or are taken again"),
     ("reports", "from the next report on"),
     ("host.listen", "the new address is bound, then the old one is closed"),
     ("host.policies", "policies are loaded from there; what serves goes on until then"),
     ("host", "at once"),
-    ("relay", "when the relay, a process of its own, starts again"),
+    ("relay", "from the next report on"),
     ("machine", "it is read anew from now on; the others go on"),
     ("pool", "the old policies serve until the new ones have started; targets and leases stay"),
 ];
