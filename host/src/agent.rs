@@ -8,6 +8,7 @@
 //! signed reports) and knows no socket; [`run`] gives it a clock and sends what it makes.
 
 mod beat;
+mod heritage;
 mod meter;
 #[cfg(feature = "agent")]
 mod push;
@@ -27,6 +28,7 @@ use crate::report::{
 };
 use crate::telemetry::Quiet;
 use beat::Sources;
+pub use heritage::{Heritage, Succession};
 use meter::Meter;
 pub use meter::Standing;
 pub use source::Reading;
@@ -69,6 +71,15 @@ pub enum Place {
     Meter(usize),
     /// A counter, by its number: three a service.
     Tally(usize),
+}
+
+/// How an agent ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// Its machine leaves.
+    Leaving,
+    /// Another one reports on for it.
+    Replaced,
 }
 
 /// What an agent is told.
@@ -151,7 +162,7 @@ impl Agent {
                 for (place, reading) in readings {
                     match place {
                         Place::Meter(index) => self.meters[index].take(reading, now),
-                        Place::Tally(index) => self.tallies[index].take(&reading, now),
+                        Place::Tally(index) => self.tallies[index].take(&reading),
                     }
                 }
             }
@@ -174,21 +185,19 @@ impl Agent {
             }
             (Place::Meter(index), Change::Add(amount)) => self.meters[index].add(amount, now),
             (Place::Tally(index), Change::Set(value)) => {
-                self.tallies[index].take(&Reading::Value(value), now);
+                self.tallies[index].take(&Reading::Value(value));
             }
-            (Place::Tally(index), Change::Add(amount)) => self.tallies[index].add(amount, now),
+            (Place::Tally(index), Change::Add(amount)) => self.tallies[index].add(amount),
         }
     }
 
     /// Makes the report, if it is due.
     pub fn step(&mut self, now: Instant) -> Option<Vec<u8>> {
         self.notice_pause(now);
-        if let Some(since) = self.waiting_since {
-            if !self.meters.iter().all(|meter| meter.is_settled(since, now)) {
-                return None;
-            }
-            self.waiting_since = None;
+        if !self.is_settled(now) {
+            return None;
         }
+        self.waiting_since = None;
         if now < self.next_report {
             return None;
         }
@@ -197,6 +206,17 @@ impl Agent {
             return None; // silence says it: hosts count it as gone
         }
         self.frame(State::Ready, now)
+    }
+
+    /// Whether a report of use could leave now.
+    fn is_ready(&self, now: Instant) -> bool {
+        self.is_settled(now) && (!self.needs_answers || self.silent().is_none())
+    }
+
+    /// Whether nothing holds the first report back.
+    fn is_settled(&self, now: Instant) -> bool {
+        let is_settled = |since| self.meters.iter().all(|meter| meter.is_settled(since, now));
+        self.waiting_since.is_none_or(is_settled)
     }
 
     /// The last report: hosts take the machine out at once. `None` when there was no report yet.
@@ -217,23 +237,33 @@ impl Agent {
 
     /// Whether every source answers; a change is told.
     fn check_answers(&mut self) -> bool {
-        let silent = self.meters.iter().find(|meter| !meter.answers());
-        let answered = silent.is_none() && self.tallies.iter().all(Tally::answers);
-        if self.answered.replace(answered) != Some(answered) {
+        let silent = self.silent();
+        let answered = silent.is_none();
+        if self.answered != Some(answered) {
             let machine = &*self.config.machine;
-            let why = silent.and_then(Meter::trouble).unwrap_or("no answer yet");
-            match answered {
-                true => tracing::info!(machine, "the machine answers: it is reported"),
-                false => tracing::warn!(machine, why, "the machine does not answer: not reported"),
+            match silent {
+                None => tracing::info!(machine, "the machine answers: it is reported"),
+                Some(why) => {
+                    tracing::warn!(machine, why, "the machine does not answer: not reported");
+                }
             }
         }
+        self.answered = Some(answered);
         answered
+    }
+
+    /// Why some source does not answer; `None`: all do.
+    fn silent(&self) -> Option<&str> {
+        let why = "no answer yet";
+        let meter = self.meters.iter().find(|meter| !meter.answers());
+        let tally = self.tallies.iter().any(|tally| !tally.answers()).then_some(why);
+        meter.map(|meter| meter.trouble().unwrap_or(why)).or(tally)
     }
 
     fn frame(&mut self, state: State, now: Instant) -> Option<Vec<u8>> {
         self.seq += 1;
         let values: Vec<_> = self.meters.iter_mut().map(|meter| meter.value(now)).collect();
-        let counts: Vec<_> = self.tallies.iter().map(|tally| tally.count(now)).collect();
+        let counts: Vec<_> = self.tallies.iter().map(Tally::count).collect();
         let fitted = fit::encode(self.report(state, &values, &counts), &self.keyring);
         let fitted =
             fitted.inspect_err(|error| tracing::error!(%error, "cannot encode this report"));
@@ -304,26 +334,62 @@ fn offered<'a>(service: &'a ServiceConfig, values: &[f64], counts: &[u64]) -> Se
     }
 }
 
-/// Reads the agent's sources and reports until told to stop; then sends the last report and returns,
-/// which closes `frames`.
-pub async fn run(mut agent: Agent, frames: mpsc::Sender<Vec<u8>>, mut stop: oneshot::Receiver<()>) {
+/// Reads the agent's sources and reports until told how to end; closes `frames` then and returns what
+/// another agent goes on from. With an agent `before` it reports and takes pushes from when that one
+/// has ended, which it asks for when its first report is ready. An agent that leaves says so by a last report.
+pub async fn run(
+    mut agent: Agent,
+    frames: mpsc::Sender<Vec<u8>>,
+    mut stop: oneshot::Receiver<Ending>,
+    mut before: Option<Succession>,
+) -> Heritage {
     let (told, mut events) = mpsc::channel(EVENTS_MAX);
-    let _sources = Sources::start(&agent.config, &told);
+    let mut sources = Sources::start(&agent.config, &told);
     #[cfg(feature = "agent")]
-    let _pushes = push::start(&agent.config, &told);
-    loop {
+    let mut pushes = match &before {
+        Some(_) => tokio::task::JoinSet::new(),
+        None => push::start(&agent.config, &told),
+    };
+    let ending = loop {
         tokio::select! {
             () = tokio::time::sleep_until(agent.due()) => {}
             Some(event) = events.recv() => agent.hear(event, Instant::now()),
-            // Either word means the same: the sender said so or is gone.
-            _ = &mut stop => break,
+            // Whoever would say so is gone: the process ends.
+            word = &mut stop => break word.unwrap_or(Ending::Leaving),
+        }
+        if agent.is_ready(Instant::now())
+            && let Some(before) = before.take()
+        {
+            let Some(heritage) = before.end().await else {
+                break (&mut stop).await.unwrap_or(Ending::Leaving);
+            };
+            agent.take_over(heritage);
+            #[cfg(feature = "agent")]
+            {
+                pushes = push::start(&agent.config, &told);
+            }
         }
         if let Some(frame) = agent.step(Instant::now())
             && frames.send(frame).await.is_err()
         {
-            return; // nobody sends any more: the process is stopping
+            break Ending::Replaced; // nobody sends any more: the process is stopping
         }
+    };
+    #[cfg(feature = "agent")]
+    pushes.shutdown().await;
+    sources.stop().await;
+    // What was taken from applications counts, if it was not looked at yet.
+    events.close();
+    while let Some(event) = events.recv().await {
+        agent.hear(event, Instant::now());
     }
+    if ending == Ending::Leaving {
+        leave(&mut agent, &frames).await;
+    }
+    agent.into_heritage()
+}
+
+async fn leave(agent: &mut Agent, frames: &mpsc::Sender<Vec<u8>>) {
     let Some(frame) = agent.leave(Instant::now()) else { return };
     for copy in 0..LEAVE_COPIES {
         if copy > 0 {

@@ -3,6 +3,7 @@
 //! Everything in the fleet is dated by the monotonic one. Wall clocks of two machines are compared in
 //! [`crate::report::gate`] only.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since 1970 by this machine's wall clock, which may jump; 0 before that.
@@ -10,6 +11,20 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 pub fn wall_ms() -> u64 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The `boot` of an agent that starts now: by the wall clock, and above that of every agent that this
+/// process started before, however the clock was set since.
+#[must_use]
+pub fn next_boot_ms() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    after_all(&LAST, wall_ms())
+}
+
+fn after_all(last: &AtomicU64, now: u64) -> u64 {
+    let above = |last: u64| now.max(last.saturating_add(1));
+    let before = last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(above(last)));
+    above(before.unwrap_or_else(|last| last))
 }
 
 /// Milliseconds since the host's start.
@@ -36,5 +51,19 @@ impl Clock {
     pub fn ms_at(&self, instant: Instant) -> u64 {
         let elapsed = instant.saturating_duration_since(self.start);
         u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boots_grow_when_the_wall_clock_goes_back() {
+        let last = AtomicU64::new(0);
+        assert_eq!(
+            [1_000, 400, 1_000, 5_000].map(|now| after_all(&last, now)),
+            [1_000, 1_001, 1_002, 5_000]
+        );
     }
 }

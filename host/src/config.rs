@@ -285,6 +285,15 @@ impl Default for HealthConfig {
     }
 }
 
+/// Tells what secret files hold from what they held, those for each purpose by themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Secrets {
+    /// Of signed reports.
+    pub reports: [u8; 32],
+    /// Of calls that change something.
+    pub admin: [u8; 32],
+}
+
 /// One thing wrong with a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
@@ -436,24 +445,22 @@ impl Config {
     ///
     /// # Errors
     /// Every secret file that cannot be used.
-    pub fn secrets(&self) -> Result<[u8; 32], ConfigError> {
+    pub fn secrets(&self) -> Result<Secrets, ConfigError> {
         self.reports.keyring()?;
         self.host.as_ref().map_or(Ok(None), HostConfig::admin_token)?;
-        let mut digest = Sha256::new();
-        for file in self.secret_files() {
-            // What cannot be read any more is no secret: seen at the next look.
-            let secret = std::fs::read(file).unwrap_or_default();
-            digest.update(Sha256::digest(secret.trim_ascii()));
-        }
-        Ok(digest.finalize().into())
+        let reports = digest(self.reports.secret_files());
+        Ok(Secrets { reports, admin: digest(self.token_file().into_iter()) })
     }
 
     /// The files that hold secrets.
     #[must_use]
     pub fn secret_files(&self) -> Vec<&Path> {
+        self.reports.secret_files().chain(self.token_file()).collect()
+    }
+
+    fn token_file(&self) -> Option<&Path> {
         let token = self.host.as_ref().map(|host| host.admin_token_file.as_path());
-        let token = token.filter(|file| !file.as_os_str().is_empty());
-        self.reports.secret_files().chain(token).collect()
+        token.filter(|file| !file.as_os_str().is_empty())
     }
 
     /// Whether a relay runs: it takes the report port for itself, and so the process.
@@ -524,6 +531,16 @@ impl Config {
             report("host.listen".to_owned(), what);
         }
     }
+}
+
+fn digest<'f>(files: impl Iterator<Item = &'f Path>) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    for file in files {
+        // What cannot be read any more is no secret: seen at the next look.
+        let secret = std::fs::read(file).unwrap_or_default();
+        digest.update(Sha256::digest(secret.trim_ascii()));
+    }
+    digest.finalize().into()
 }
 
 fn reports(mut section: Section<'_>) -> ReportsConfig {

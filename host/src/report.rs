@@ -147,6 +147,12 @@ pub fn is_name(name: &str) -> bool {
         && (name.bytes().all(is_printable) || !name.contains(char::is_control))
 }
 
+/// Whether the value of a label is fit to be shown, logged and compared; it may be empty.
+#[must_use]
+pub fn is_label_value(value: &str) -> bool {
+    value.len() <= NAME_BYTES_MAX && !value.contains(char::is_control)
+}
+
 /// Whether a weight can be divided by.
 #[must_use]
 pub fn is_weight(weight: f64) -> bool {
@@ -171,7 +177,7 @@ fn check_labels(labels: &[(&str, &str)]) -> Result<(), WireError> {
     ensure("labels", labels.len() <= LABELS_MAX)?;
     for (name, value) in labels {
         check_name("label", name)?;
-        ensure("label", value.len() <= NAME_BYTES_MAX && !value.contains(char::is_control))?;
+        ensure("label", is_label_value(value))?;
     }
     Ok(())
 }

@@ -14,6 +14,8 @@ mod host;
 #[cfg(feature = "host")]
 mod machines;
 mod judge;
+#[cfg(any(feature = "agent", feature = "host"))]
+mod line;
 mod relay;
 mod reload;
 
@@ -23,7 +25,7 @@ use std::time::Duration;
 
 #[cfg(feature = "agent")]
 use crate::config::ReportsConfig;
-use crate::config::{Config, ConfigError, ConfigState, Problem};
+use crate::config::{Config, ConfigError, ConfigState, Problem, Secrets};
 
 #[cfg(feature = "host")]
 pub use host::Host;
@@ -74,7 +76,7 @@ pub enum RunError {
 pub struct Loadline {
     config: Config,
     /// What its secret files held when they were read.
-    secrets: [u8; 32],
+    secrets: Secrets,
     warnings: Warnings,
     state: ConfigState,
     #[cfg(feature = "host")]
@@ -108,7 +110,7 @@ impl Loadline {
         let mut machines = machines::Machines::default();
         #[cfg(feature = "host")]
         if let Some(host) = &host {
-            machines.apply(&config.machines, &config.reports, false, host.ear())?;
+            machines.apply(&config.machines, &config.reports.farm, host.ear());
         }
         let relay = config.is_relay().then(|| RunningRelay::start(&config)).transpose()?;
         #[cfg_attr(not(feature = "agent"), expect(unused_mut, reason = "the agent comes last"))]
@@ -153,9 +155,9 @@ impl Loadline {
         #[cfg(feature = "host")]
         problems.extend(self.apply_host(config).await);
         #[cfg(feature = "host")]
-        problems.extend(self.apply_machines(config, secrets != self.secrets).await);
+        self.apply_machines(config).await;
         #[cfg(feature = "agent")]
-        problems.extend(self.apply_agent(config, secrets != self.secrets).await);
+        problems.extend(self.apply_agent(config, secrets.reports != self.secrets.reports).await);
         if config.is_relay() {
             problems.extend(self.apply_relay(config).await);
         }
@@ -189,15 +191,13 @@ impl Loadline {
 
     /// The machines that the host reads by itself.
     #[cfg(feature = "host")]
-    async fn apply_machines(&mut self, config: &Config, secrets_changed: bool) -> Vec<Problem> {
-        let (old, new) = (&self.config.reports, &config.reports);
-        let anew = secrets_changed || old.farm != new.farm || old.keys != new.keys;
-        let Some(host) = &self.host else {
-            std::mem::take(&mut self.machines).stop().await;
-            return Vec::new();
-        };
-        let applied = self.machines.apply(&config.machines, new, anew, host.ear());
-        applied.err().map_or_else(Vec::new, |error| error.problems)
+    async fn apply_machines(&mut self, config: &Config) {
+        match &self.host {
+            Some(host) => {
+                self.machines.apply(&config.machines, &config.reports.farm, host.ear());
+            }
+            None => std::mem::take(&mut self.machines).stop().await,
+        }
     }
 
     #[cfg(feature = "agent")]

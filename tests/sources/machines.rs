@@ -1,7 +1,9 @@
 //! Machines without an agent, scraped by a real host; presets against pages of the real form.
 
+use std::path::Path;
 use std::time::Duration;
 
+use loadline::config::Config;
 use loadline::run::{Host, Loadline};
 use serde_json::Value;
 
@@ -11,7 +13,14 @@ use crate::support::{PATIENCE, get};
 /// A host that reads these machines.
 struct Reader {
     loadline: Loadline,
-    _policies: tempfile::TempDir,
+    policies: tempfile::TempDir,
+}
+
+fn config(policies: &Path, rest: &str) -> String {
+    format!(
+        "[host]\nlisten = \"127.0.0.1:0\"\npolicies = {policies:?}\n\
+         [reports]\ninterfaces = [\"lo\"]\ngroup = \"239.255.76.76:0\"\n{rest}"
+    )
 }
 
 impl Reader {
@@ -20,12 +29,13 @@ impl Reader {
         for (name, text) in policies {
             std::fs::write(folder.path().join(name), text).unwrap();
         }
-        let config = format!(
-            "[host]\nlisten = \"127.0.0.1:0\"\npolicies = {:?}\n\
-             [reports]\ninterfaces = [\"lo\"]\ngroup = \"239.255.76.76:0\"\n{rest}",
-            folder.path()
-        );
-        Self { loadline: start(&config).await, _policies: folder }
+        Self { loadline: start(&config(folder.path(), rest)).await, policies: folder }
+    }
+
+    /// Another configuration.
+    async fn apply(&mut self, rest: &str) {
+        let config = Config::parse(&config(self.policies.path(), rest)).unwrap();
+        assert_eq!(self.loadline.apply(&config).await, []);
     }
 
     fn host(&self) -> &Host {
@@ -189,4 +199,51 @@ async fn a_machine_without_pages_is_always_there() {
     let reader = Reader::start("[[machine]]\nname = \"m\"\naddress = \"10.0.0.1:80\"\n", &[]).await;
     reader.until("it is there", |reader| reader.is_alive("m").filter(|alive| *alive)).await;
     tokio::time::timeout(Duration::from_secs(30), reader.loadline.stop()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_machine_is_there_until_its_new_pages_answer() {
+    let [one, two] = ["x 1\n", "x 2\n"].map(|page| Page::serve(Some(page.into())));
+    let silent = Page::serve(None);
+    let machine = |page: &Page| {
+        format!(
+            "[[machine]]\nname = \"m\"\naddress = \"10.0.0.1:80\"\ninterval = \"50ms\"\n\
+             every = \"50ms\"\ntimeout = \"200ms\"\n[[machine.metric]]\nname = \"x\"\n\
+             source = \"prometheus:http://{}/#x\"\n",
+            page.address
+        )
+    };
+    let mut reader = Reader::start(&machine(&one), &[]).await;
+    let is = |wanted: f64| {
+        move |reader: &Reader| reader.metric("m", "x").filter(|x| x.to_bits() == wanted.to_bits())
+    };
+    reader.until("it is there", is(1.0)).await;
+    reader.apply(&machine(&silent)).await;
+    // More looks than a machine may miss.
+    let asked = one.asked() + 10;
+    reader
+        .until("it is asked on", |reader| {
+            assert_eq!(reader.is_alive("m"), Some(true));
+            (one.asked() >= asked).then_some(())
+        })
+        .await;
+    assert_eq!(reader.metric("m", "x"), Some(1.0));
+    reader.apply(&machine(&two)).await;
+    reader.until("the new page counts", is(2.0)).await;
+    reader.loadline.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_and_networks_of_reports_are_not_for_machines_that_are_read_here() {
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(secret.path(), "a secret of reports, long enough").unwrap();
+    let rest = format!(
+        "keys = [{{ id = 1, secret_file = {:?} }}]\n\
+         allow = [{{ machines = \"*\", networks = [\"10.9.0.0/16\"] }}]\n\
+         [[machine]]\nname = \"m\"\naddress = \"m.example:80\"\n",
+        secret.path()
+    );
+    let reader = Reader::start(&rest, &[]).await;
+    reader.until("it is there", |reader| reader.is_alive("m").filter(|alive| *alive)).await;
+    reader.loadline.stop().await;
 }

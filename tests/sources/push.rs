@@ -5,7 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Instant;
 
-use super::{Ear, start};
+use loadline::config::Config;
+
+use super::{Arrived, Ear, start};
 use crate::support::PATIENCE;
 
 /// Status and body of a request over a Unix socket.
@@ -118,5 +120,34 @@ async fn a_bad_push_changes_nothing_and_says_what_would_be_right() {
         assert_eq!(report.value("sessions"), Some(1.0));
     });
     checked.await.unwrap();
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_pushed_outlives_a_change_of_the_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("push");
+    let ear = Ear::open();
+    let written = config(&socket, &ear);
+    let mut agent = start(&written).await;
+    let push = |path: &str, body: &str| {
+        let (status, answer) = ask(&socket, &format!("POST {path}"), body);
+        assert_eq!(status, 204, "{answer}");
+    };
+    tokio::task::block_in_place(|| {
+        push("/v1/metrics", r#"{"sessions": {"add": 4}}"#);
+        push("/v1/services/web", r#"{"accepted": {"add": 3}, "in_flight": {"add": 2}}"#);
+    });
+    let other = Config::parse(&written.replace("rack = \"7\"", "rack = \"8\"")).unwrap();
+    assert_eq!(agent.apply(&other).await, []);
+    tokio::task::block_in_place(|| {
+        let is_new = |report: &Arrived| report.service("web").labels[0].1 == "8";
+        let first = ear.until("the new labels", is_new);
+        assert_eq!((first.counts("web"), first.value("sessions")), ((3, 0, 2), Some(4.0)));
+        push("/v1/metrics", r#"{"sessions": {"add": -1}}"#);
+        push("/v1/services/web", r#"{"completed": {"add": 1}, "in_flight": {"add": -1}}"#);
+        let all = ear.until("one less", |report| report.counts("web") == (3, 1, 1));
+        assert_eq!(all.value("sessions"), Some(3.0));
+    });
     agent.stop().await;
 }

@@ -18,7 +18,7 @@ use crate::config::AgentConfig;
 #[derive(Debug)]
 pub(super) struct Sources {
     /// Aborted when dropped.
-    _tasks: JoinSet<()>,
+    tasks: JoinSet<()>,
 }
 
 impl Sources {
@@ -29,7 +29,12 @@ impl Sources {
         for Planned { every, reader, places } in source::plan(config) {
             tasks.spawn(read_on_beat(every, reader, places, events.clone()));
         }
-        Self { _tasks: tasks }
+        Self { tasks }
+    }
+
+    /// Ends them; what they have not handed on is lost.
+    pub(super) async fn stop(&mut self) {
+        self.tasks.shutdown().await;
     }
 }
 

@@ -1,8 +1,9 @@
 //! One metric as the agent keeps it: readings in, the number of the report or "unknown" out.
 //!
 //! Invariants: what is not finite never gets into the window; a metric whose last good sample is
-//! older than its expiry is unknown until its window is full again; what becomes unknown is said in
-//! the log once, with the reason, and so is its return. Times come in as arguments.
+//! older than its expiry is unknown until its window is full of newer ones; what is added is added to
+//! the last value, however old; what becomes unknown is said in the log once, with the reason, and so
+//! is its return. Times come in as arguments.
 
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ pub(super) struct Meter {
     pushed: bool,
     window: Window,
     size: usize,
+    /// The last good sample; what is added is added to it.
+    last: f64,
     /// When the last good sample came.
     sampled: Option<Instant>,
     /// Why the last reading was none.
@@ -85,6 +88,7 @@ impl Meter {
             pushed,
             window: Window::new(config.window, config.decay),
             size: config.window,
+            last: 0.0,
             sampled: None,
             trouble: None,
             answers: pushed,
@@ -100,7 +104,11 @@ impl Meter {
         self.answers = !matches!(reading, Reading::Silent(_));
         match reading {
             Reading::Value(value) if value.is_finite() => {
+                if self.is_expired(now) {
+                    self.window.clear();
+                }
                 self.window.push(value);
+                self.last = value;
                 self.sampled = Some(now);
                 self.samples += 1;
                 self.trouble = None;
@@ -122,10 +130,19 @@ impl Meter {
         self.settled |= self.samples == 0 && self.useless >= self.size as u64;
     }
 
-    /// Adds to the last value, 0 where it is unknown: what applications push.
+    /// Adds to the last value, however old it is: what applications push. At first it is 0.
     pub(super) fn add(&mut self, amount: f64, now: Instant) {
-        let last = if self.is_expired(now) { None } else { self.window.last() };
-        self.take(Reading::Value(last.unwrap_or(0.0) + amount), now);
+        self.take(Reading::Value(self.last + amount), now);
+    }
+
+    /// Goes on from what was pushed to the agent before.
+    pub(super) fn inherit(&mut self, before: &Self) {
+        if !(self.pushed && before.pushed) {
+            return;
+        }
+        before.window.oldest_first().for_each(|sample| self.window.push(sample));
+        (self.last, self.sampled) = (before.last, before.sampled);
+        (self.samples, self.known) = (before.samples, before.known);
     }
 
     /// Whether the first report may leave without waiting for this metric.
@@ -158,15 +175,17 @@ impl Meter {
         value
     }
 
-    /// Begins as a fresh agent does, if time has passed over it: after a pause of the process.
+    /// Begins as a fresh agent does, if time has passed over it: after a pause of the process. What
+    /// was unknown before is not waited for.
     pub(super) fn restart(&mut self, now: Instant) -> bool {
-        let expired = self.sampled.is_some() && self.is_expired(now);
-        if expired && !self.pushed {
+        let was_good = self.sampled.is_some() && self.known != Some(false) && !self.pushed;
+        let restarts = was_good && self.is_expired(now);
+        if restarts {
             self.window.clear();
             self.sampled = None;
             (self.samples, self.useless, self.settled, self.known) = (0, 0, false, None);
         }
-        expired && !self.pushed
+        restarts
     }
 
     /// How it stands.

@@ -227,7 +227,79 @@ fn pushes_set_and_add_and_are_forgotten_in_time() {
     assert_eq!(value(&mut agent, 31), Some(3.0));
     assert_eq!(value(&mut agent, 33), None, "32 s old");
     change(&mut agent, Change::Add(1.0), 34);
-    assert_eq!(value(&mut agent, 35), Some(1.0), "counted from 0");
+    assert_eq!(value(&mut agent, 35), Some(4.0), "what was open is open still");
+}
+
+#[test]
+fn what_died_long_ago_does_not_silence_the_machine_after_a_pause() {
+    let give = |index: usize, sample: u64| match (index, sample) {
+        (0, 5..) => Some(Reading::Silent("refused".to_owned())),
+        _ => count(index, sample),
+    };
+    let mut bench = Bench::new(vec![metric("a", 500, 2), metric("b", 500, 2)], give);
+    let before = bench.run_to(20_000);
+    let (_, _, values) = before.last().expect("reports");
+    assert!(values[0].is_nan() && values[1].is_finite());
+    // Held up, but for so short a time that nothing has expired meanwhile.
+    bench.now = bench.start + Duration::from_millis(23_500);
+    let after = bench.run_to(24_000);
+    assert_eq!(after.first().map(|(when, ..)| *when), Some(23_500), "it reports on");
+}
+
+#[test]
+fn samples_of_before_an_outage_are_not_averaged_with_new_ones() {
+    // Reports are rarer than samples expire.
+    let metric = MetricConfig { expires: Duration::from_secs(3), ..metric("a", 1_000, 3) };
+    let give = |_, sample: u64| match sample {
+        1..=12 => Some(Reading::Value(100.0)),
+        13..=20 => None,
+        _ => Some(Reading::Value(1.0)),
+    };
+    let mut bench = Bench::new(vec![metric], give);
+    bench.agent.config.interval = Duration::from_secs(11);
+    let reports = firsts(&bench.run_to(33_000));
+    let after = [(22_000, None), (33_000, Some(1.0))];
+    assert_eq!(reports[..2], [(3_000, Some(100.0)), (11_000, Some(100.0))]);
+    assert_eq!(reports[2..], after, "two new samples are no full window");
+}
+
+#[test]
+fn a_successor_goes_on_from_what_was_pushed() {
+    let start = Instant::now();
+    let push: MetricSource = "push".parse().expect("a source");
+    let service = |counted: &str| ServiceConfig {
+        accepted: Some(push.clone()),
+        in_flight: Some(counted.parse().expect("a source")),
+        ..ServiceConfig::new("web", "10.0.0.1:80")
+    };
+    let make = |names: &[&str], counted: &str| {
+        let metrics = names.iter().map(|name| MetricConfig::new(name, push.clone()));
+        let config = AgentConfig {
+            metrics: metrics.collect(),
+            services: vec![service(counted)],
+            ..AgentConfig::default()
+        };
+        Agent::new(config, "farm".to_owned(), Keyring::default(), 77, start)
+    };
+    let said = |agent: &mut Agent, after_s: u64| {
+        let frame = agent.step(start + Duration::from_secs(after_s)).expect("a report");
+        let decoded = wire::decode(&frame, &Keyring::default()).expect("own frame");
+        let web = &decoded[0].services[0];
+        (decoded[0].metrics.values.clone(), web.accepted, web.in_flight)
+    };
+    let mut old = make(&["gone", "kept"], "push");
+    let changes = [(Place::Meter(1), 3.0), (Place::Tally(0), 9.0), (Place::Tally(2), 2.0)];
+    let changes = changes.map(|(place, amount)| (place, Change::Add(amount)));
+    old.hear(Event::Pushed(changes.to_vec()), start);
+    let mut new = make(&["kept"], "push");
+    new.take_over(old.into_heritage());
+    assert_eq!(said(&mut new, 1), (vec![3.0], 9, 2));
+    let one_less = vec![(Place::Meter(0), Change::Add(-1.0)), (Place::Tally(2), Change::Add(-1.0))];
+    new.hear(Event::Pushed(one_less), start + Duration::from_secs(40));
+    assert_eq!(said(&mut new, 41), (vec![2.0], 9, 1), "long after they expired");
+    let mut other = make(&["kept"], "http-json:http://127.0.0.1:1/#/open");
+    other.take_over(new.into_heritage());
+    assert_eq!(said(&mut other, 42), (vec![2.0], 9, 0), "another source counts for itself");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 use super::read::Section;
 use super::source::{MetricSource, SourceKind, SystemMetric};
 use super::{as_text, preset};
-use crate::report::{INTERVAL_MS_MAX, is_name};
+use crate::report::{INTERVAL_MS_MAX, METRICS_MAX, SERVICES_MAX, is_name};
 
 /// Samples of a window at most: an hour at one a second.
 pub const WINDOW_MAX: i64 = 3_600;
@@ -271,6 +271,8 @@ pub(super) fn agent(mut section: Section<'_>) -> AgentConfig {
                     applications push them, \"127.0.0.1:14100\" or \"unix:/run/loadline/push\"";
         section.wrong("push", what);
     }
+    section.bound("metric", config.metrics.len(), METRICS_MAX);
+    section.bound("service", config.services.len(), SERVICES_MAX);
     section.finish();
     config
 }
@@ -315,6 +317,7 @@ fn service(mut section: Section<'_>) -> ServiceConfig {
         metrics: section.sections("metric").into_iter().flatten().filter_map(metric).collect(),
         ..usual
     };
+    section.bound("metric", config.metrics.len(), METRICS_MAX);
     section.finish();
     config
 }

@@ -15,6 +15,7 @@ use super::agent::{
 use super::read::Section;
 use super::source::{MetricSource, SourceKind};
 use super::{as_text, preset};
+use crate::report::METRICS_MAX;
 
 /// `[[machine]]`
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -98,6 +99,7 @@ pub(super) fn machine(mut section: Section<'_>) -> MachineConfig {
         name,
         address,
     };
+    section.bound("metric", config.metrics.len(), METRICS_MAX);
     let counters = [&config.accepted, &config.completed, &config.in_flight].into_iter().flatten();
     for source in config.metrics.iter().map(|metric| &metric.source).chain(counters) {
         if matches!(source.kind, SourceKind::System(_) | SourceKind::Push) {

@@ -14,7 +14,10 @@ use toml::{Table, Value};
 
 use super::document::Places;
 use super::{Problem, is_policy_name};
-use crate::report::{NAME_BYTES_MAX, is_name, is_weight};
+use crate::report::{LABELS_MAX, NAME_BYTES_MAX, is_label_value, is_name, is_weight};
+
+/// What a name is ([`is_name`]), for people.
+const NAME_FORM: &str = "1 to 253 bytes without control characters";
 
 /// One table, with its path from the root.
 pub(super) struct Section<'p> {
@@ -82,8 +85,7 @@ impl<'p> Section<'p> {
             None => default,
             Some(name) if is_name(&name) => name,
             Some(name) => {
-                let what = format!("1 to {NAME_BYTES_MAX} bytes without control characters");
-                self.wrong(key, &format!("{name:?} is not a name: {what}"));
+                self.wrong(key, &format!("{name:?} is not a name: {NAME_FORM}"));
                 default
             }
         }
@@ -276,7 +278,7 @@ impl<'p> Section<'p> {
     pub(super) fn address(&mut self, key: &'static str) -> String {
         let address = self.string(key).unwrap_or_default();
         let rest = address.split_once("://").map_or(&*address, |(_, rest)| rest);
-        let fits = rest.len() <= NAME_BYTES_MAX && !rest.contains(|c: char| c.is_control());
+        let fits = address.len() <= NAME_BYTES_MAX && !address.contains(|c: char| c.is_control());
         if address.is_empty() || (fits && !rest.is_empty() && !rest.contains(' ')) {
             return address;
         }
@@ -292,10 +294,29 @@ impl<'p> Section<'p> {
             let text = |value: &Value| value.as_str().map(str::to_owned);
             table.iter().map(|(name, value)| Some((name.clone(), text(value)?))).collect()
         });
-        labels.unwrap_or_else(|| {
+        let Some(labels): Option<BTreeMap<String, String>> = labels else {
             self.wrong(key, "must be a table of strings, { zone = \"a\" }");
-            BTreeMap::new()
-        })
+            return BTreeMap::new();
+        };
+        for (name, value) in &labels {
+            if !is_name(name) {
+                let what = format!("{name:?} is not a label's name: {NAME_FORM}");
+                self.wrong(key, &what);
+            }
+            if !is_label_value(value) {
+                let what = "at most 253 bytes without control characters";
+                self.wrong(key, &format!("{value:?} is not the value of a label: {what}"));
+            }
+        }
+        self.bound(key, labels.len(), LABELS_MAX);
+        labels
+    }
+
+    /// Notes that there are more of something than a report can carry.
+    pub(super) fn bound(&self, key: &str, count: usize, most: usize) {
+        if count > most {
+            self.wrong(key, &format!("{count} are more than a report can carry, {most}"));
+        }
     }
 
     /// A policy's settings, as the JSON that it gets.

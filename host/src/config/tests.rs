@@ -1,6 +1,7 @@
 //! Files and their problems.
 
 use super::*;
+use crate::report::{LABELS_MAX, METRICS_MAX, NAME_BYTES_MAX, SERVICES_MAX};
 
 /// Problems as `key: what` lines.
 #[track_caller]
@@ -194,6 +195,47 @@ fn problems_of_metrics_services_and_machines_are_named() {
     for (found, expected) in found.iter().zip(expected) {
         assert!(found.starts_with(expected), "{found}\n{expected}");
     }
+}
+
+#[test]
+fn what_no_report_can_carry_is_refused() {
+    let many =
+        |max: usize, form: &dyn Fn(usize) -> String| -> String { (0..=max).map(form).collect() };
+    let labels = many(LABELS_MAX, &|number| format!("l{number} = \"\"\n"));
+    let metrics = |table: &str| {
+        many(METRICS_MAX, &|number| {
+            format!("[[{table}.metric]]\nname = \"m{number}\"\nsource = \"command:true\"\n")
+        })
+    };
+    let service = "[[agent.service]]\nname = \"web\"\n";
+    let machine = "[host]\n[[machine]]\nname = \"m\"\naddress = \"10.0.0.1:80\"\n";
+    let services =
+        many(SERVICES_MAX, &|number| format!("[[agent.service]]\nname = \"s{number}\"\n"));
+    for (head, key) in
+        [("[agent]\n", "agent"), (service, "agent.service[0]"), (machine, "machine[0]")]
+    {
+        let table = key.trim_end_matches("[0]");
+        let labels = format!("{head}[{table}.labels]\n{labels}");
+        check_problem(&labels, &format!("{key}.labels: 65 are more than a report can carry, 64"));
+        let metrics = format!("{head}{}", metrics(table));
+        check_problem(
+            &metrics,
+            &format!("{key}.metric: 257 are more than a report can carry, 256"),
+        );
+        let long = format!("{head}labels = {{ a = \"{}\" }}\n", "x".repeat(NAME_BYTES_MAX + 1));
+        check_problem(&long, &format!("{key}.labels: \"xxx"));
+        let control = format!("{head}labels = {{ a = \"b\\u0007\" }}\n");
+        check_problem(
+            &control,
+            &format!("{key}.labels: \"b\\u{{7}}\" is not the value of a label"),
+        );
+        let unnamed = format!("{head}labels = {{ \"\" = \"b\" }}\n");
+        check_problem(&unnamed, &format!("{key}.labels: \"\" is not a label's name"));
+    }
+    check_problem(&services, "agent.service: 257 are more than a report can carry, 256");
+    let fitting =
+        format!("[agent]\nlabels = {{ a = \"\", b = \"{}\" }}", "x".repeat(NAME_BYTES_MAX));
+    assert!(Config::parse(&fitting).is_ok());
 }
 
 #[test]

@@ -40,6 +40,8 @@ pub const QUEUE_MAX: usize = 1_024;
 pub enum Event {
     /// These arrived.
     Datagrams(Batch),
+    /// These were made in this process: unsigned, and from no network.
+    Own(Batch),
     /// The configuration changed.
     Configure(Setup),
     /// End.
@@ -140,7 +142,8 @@ impl Intake {
             let mut turn = Turn::default();
             for event in first.into_iter().chain(events.try_iter().take(QUEUE_MAX)) {
                 match event {
-                    Event::Datagrams(batch) => self.apply(&batch, &mut turn),
+                    Event::Datagrams(batch) => self.apply(&batch, false, &mut turn),
+                    Event::Own(batch) => self.apply(&batch, true, &mut turn),
                     Event::Configure(Setup { farm, miss_limit, gate }) => {
                         self.gate = gate;
                         self.fleet.write().configure(farm, miss_limit);
@@ -180,14 +183,19 @@ impl Intake {
         }
     }
 
-    /// Takes a batch of datagrams to the fleet.
-    fn apply(&mut self, batch: &Batch, turn: &mut Turn) {
+    /// Takes a batch of datagrams to the fleet; those of this process are not questioned.
+    fn apply(&mut self, batch: &Batch, is_own: bool, turn: &mut Turn) {
+        // An empty gate is open.
+        let gate = is_own.then(|| std::mem::take(&mut self.gate));
         let before = turn.changed.len();
         let fleet = Arc::clone(&self.fleet);
         let mut fleet = fleet.write();
         let now = Present { wall_ms: wall_ms(), up_ms: self.clock.now_ms() };
         for datagram in batch.iter() {
             self.apply_one(&mut fleet, datagram, now, turn);
+        }
+        if let Some(gate) = gate {
+            self.gate = gate;
         }
         let reports = (turn.changed.len() - before) as u64;
         self.counts.datagrams.fetch_add(batch.len() as u64, Ordering::Relaxed);

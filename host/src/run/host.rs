@@ -112,7 +112,7 @@ impl Host {
             spawn("loadline-intake", move || intake.run(&intake_queue))?,
             start_supply(supply, pools.to_vec()).await?,
         ];
-        let hand_over = deliver_to(intake_events.clone(), counts);
+        let hand_over = deliver_to(intake_events.clone(), counts, intake::Event::Datagrams);
         let receiver = Receiver::start(inlet, hand_over, keyring.subscribe());
         let router = api::router(Arc::clone(&view));
         Ok(Self {
@@ -209,7 +209,8 @@ impl Host {
             );
             Problem::new("reports.group", what)
         })?;
-        let hand_over = deliver_to(self.intake.clone(), Arc::clone(&self.view.intake));
+        let counts = Arc::clone(&self.view.intake);
+        let hand_over = deliver_to(self.intake.clone(), counts, intake::Event::Datagrams);
         let receiver = Receiver::start(inlet, hand_over, self.keyring.subscribe());
         let old = std::mem::replace(&mut self.receiver, receiver);
         tokio::spawn(async move {
@@ -277,12 +278,13 @@ impl Host {
 
     /// Hands over datagrams as if they had been received: the in-memory transport.
     pub fn deliver(&self, batch: Batch) {
-        self.ear()(batch);
+        let counts = Arc::clone(&self.view.intake);
+        deliver_to(self.intake.clone(), counts, intake::Event::Datagrams)(batch);
     }
 
-    /// What hears for this host, for those who have much to tell.
+    /// What hears the reports that this process makes itself.
     pub(super) fn ear(&self) -> impl Fn(Batch) + Clone + Send + Sync + 'static {
-        deliver_to(self.intake.clone(), Arc::clone(&self.view.intake))
+        deliver_to(self.intake.clone(), Arc::clone(&self.view.intake), intake::Event::Own)
     }
 
     /// Takes no new connection and finishes the open requests.
@@ -347,13 +349,14 @@ fn cannot_receive(reports: &ReportsConfig, source: io::Error) -> RunError {
 fn deliver_to(
     intake: SyncSender<intake::Event>,
     counts: Arc<intake::Counts>,
+    event: fn(Batch) -> intake::Event,
 ) -> impl Fn(Batch) + Clone {
     move |batch| {
         let len = batch.len() as u64;
         if len == 0 {
             return;
         }
-        match intake.try_send(intake::Event::Datagrams(batch)) {
+        match intake.try_send(event(batch)) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
                 counts.dropped.fetch_add(len, Ordering::Relaxed);

@@ -1,24 +1,24 @@
 //! Machines without an agent: the host reads their pages as an agent there would, and hears the
-//! reports of that without a network.
+//! reports of that without a network. So they are not signed, and no rule of networks is for them.
 //!
 //! A machine whose pages do not all answer sends no report, so that it is gone by the same rule as
-//! one whose agent is silent.
+//! one whose agent is silent. One that is configured otherwise is read by the old configuration until
+//! the new one's pages answer ([`Line`]).
 
+use std::future::ready;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::agent::{Agent, run};
-use crate::clock::wall_ms;
-use crate::config::{ConfigError, MachineConfig, ReportsConfig};
+use super::line::Line;
+use crate::agent::{Agent, Ending};
+use crate::clock::next_boot_ms;
+use crate::config::MachineConfig;
 use crate::report::Keyring;
 use crate::transport::{Batch, Datagram};
 
-/// Reports that wait to be heard: the host takes them at once.
-const QUEUE_MAX: usize = 4;
 /// Time for the last reports to be heard.
 const LEAVE_WAIT: Duration = Duration::from_secs(1);
 
@@ -31,49 +31,40 @@ pub(super) struct Machines {
 /// One of them.
 struct Running {
     config: MachineConfig,
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<()>,
+    farm: String,
+    line: Line,
 }
 
 impl Machines {
     /// Reads these machines instead of those so far; those that are in both go on as they are, unless
-    /// `anew`: how reports are signed, or the farm, has changed.
-    ///
-    /// # Errors
-    /// The secrets of signed reports cannot be read; nothing changes then.
+    /// the farm is another one.
     pub(super) fn apply(
         &mut self,
         machines: &[MachineConfig],
-        reports: &ReportsConfig,
-        anew: bool,
+        farm: &str,
         deliver: impl Fn(Batch) + Clone + Send + Sync + 'static,
-    ) -> Result<(), ConfigError> {
-        let keyring = reports.keyring()?;
-        let (kept, ended): (Vec<_>, Vec<_>) = std::mem::take(&mut self.running)
-            .into_iter()
-            .partition(|running| !anew && machines.contains(&running.config));
-        for running in ended {
-            let renewed = machines.iter().any(|machine| machine.name == running.config.name);
-            running.end(renewed);
-        }
-        self.running = kept;
+    ) {
         for machine in machines {
-            if !self.running.iter().any(|running| running.config == *machine) {
-                let running =
-                    Running::start(machine, &reports.farm, keyring.clone(), deliver.clone());
-                self.running.push(running);
+            let known = self.running.iter_mut().find(|known| known.config.name == machine.name);
+            match known {
+                Some(known) => known.follow(machine, farm, deliver.clone()),
+                None => self.running.push(Running::start(machine, farm, deliver.clone())),
             }
         }
-        Ok(())
+        let is_wanted = |running: &mut Running| {
+            machines.iter().any(|machine| machine.name == running.config.name)
+        };
+        for running in self.running.extract_if(.., |running| !is_wanted(running)) {
+            tokio::spawn(running.line.end(Ending::Leaving));
+        }
     }
 
     /// Lets all of them leave.
     pub(super) async fn stop(self) {
-        for Running { stop, task, .. } in self.running {
-            stop.send(()).ok(); // a task that has ended has nothing to stop
-            if timeout(LEAVE_WAIT, task).await.is_err() {
-                tracing::warn!("a machine's last report was not heard in time");
-            }
+        let lines = self.running.into_iter().map(|running| running.line.end(Ending::Leaving));
+        let leaving: JoinSet<_> = lines.collect();
+        if timeout(LEAVE_WAIT, leaving.join_all()).await.is_err() {
+            tracing::warn!("the last reports of some machines were not heard in time");
         }
     }
 }
@@ -82,34 +73,43 @@ impl Running {
     fn start(
         machine: &MachineConfig,
         farm: &str,
-        keyring: Keyring,
         deliver: impl Fn(Batch) + Send + Sync + 'static,
     ) -> Self {
-        let now = tokio::time::Instant::now();
-        let agent = Agent::new(machine.as_agent(), farm.to_owned(), keyring, wall_ms(), now);
-        let (frames, mut made) = mpsc::channel(QUEUE_MAX);
-        let (stop, stopped) = oneshot::channel();
-        let from = source(&machine.address);
-        let task = tokio::spawn(async move {
-            let reading = run(agent.needing_answers(), frames, stopped);
-            let hearing = async {
-                while let Some(bytes) = made.recv().await {
-                    let datagram = Datagram { bytes: &bytes, received: Instant::now(), from };
-                    deliver([datagram].into_iter().collect());
-                }
-            };
-            tokio::join!(reading, hearing);
-        });
-        Self { config: machine.clone(), stop, task }
+        let line = Line::start(agent(machine, farm), hear(machine, deliver));
+        Self { config: machine.clone(), farm: farm.to_owned(), line }
     }
 
-    /// Ends; `renewed`: another one reports on under its name.
-    fn end(self, renewed: bool) {
-        if renewed {
-            self.task.abort();
-        } else {
-            self.stop.send(()).ok(); // its last report says that it leaves
+    /// Is read by another configuration as soon as that gives a report.
+    fn follow(
+        &mut self,
+        machine: &MachineConfig,
+        farm: &str,
+        deliver: impl Fn(Batch) + Send + Sync + 'static,
+    ) {
+        if self.config == *machine && self.farm == farm {
+            return;
         }
+        self.line.succeed(Ending::Replaced, agent(machine, farm), hear(machine, deliver));
+        (self.config, self.farm) = (machine.clone(), farm.to_owned());
+    }
+}
+
+fn agent(machine: &MachineConfig, farm: &str) -> Agent {
+    let now = tokio::time::Instant::now();
+    let agent =
+        Agent::new(machine.as_agent(), farm.to_owned(), Keyring::default(), next_boot_ms(), now);
+    agent.needing_answers()
+}
+
+/// Takes a machine's reports to the host.
+fn hear(
+    machine: &MachineConfig,
+    deliver: impl Fn(Batch) + Send + Sync + 'static,
+) -> impl FnMut(Vec<u8>) -> std::future::Ready<bool> + Send + 'static {
+    let from = source(&machine.address);
+    move |bytes| {
+        deliver([Datagram { bytes: &bytes, received: Instant::now(), from }].into_iter().collect());
+        ready(true)
     }
 }
 

@@ -28,7 +28,7 @@ const EFFECTS: [(&str, &str); 11] = [
     ("host.policies", "policies are loaded from there; what serves goes on until then"),
     ("host", "at once"),
     ("relay", "from the next report on"),
-    ("machine", "it is read anew from now on; the others go on"),
+    ("machine", "it is read so as soon as all its pages answer; the others go on"),
     ("pool", "the old policies serve until the new ones have started; targets and leases stay"),
 ];
 
