@@ -17,6 +17,8 @@ mod system;
 
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
+
 use super::{Place, all_metrics};
 use crate::config::{AgentConfig, MetricSource, Part, SourceKind, SystemSource};
 use command::Command;
@@ -47,10 +49,17 @@ pub(super) struct Planned {
 /// Reads one source.
 pub(super) enum Reader {
     /// Files and pages: read on a thread for what may block.
-    Blocking(Option<Box<dyn Read>>),
+    Blocking(Option<Box<dyn Read>>, Turns),
     /// A program.
     Command(Command),
 }
+
+/// How many are read at once; `None`: any number.
+type Turns = Option<&'static Semaphore>;
+
+/// Pages that are fetched at once: those that do not answer must leave threads for everything else
+/// that may block, of which the runtime has 512.
+static PAGE_TURNS: Semaphore = Semaphore::const_new(64);
 
 /// Something whose reading may block.
 pub(super) trait Read: Send {
@@ -63,12 +72,18 @@ impl Reader {
     pub(super) async fn read(&mut self, wanted: usize) -> Vec<Reading> {
         match self {
             Self::Command(command) => vec![command.read().await; wanted],
-            Self::Blocking(reader) => {
+            Self::Blocking(reader, turns) => {
+                // Waits without a thread, and holds its turn as long as the thread, whoever waits for it.
+                let turn = match turns {
+                    Some(turns) => turns.acquire().await.ok(), // it is never closed
+                    None => None,
+                };
                 let Some(mut taken) = reader.take() else {
                     return vec![Reading::Silent("its reader failed".to_owned()); wanted];
                 };
                 let read = tokio::task::spawn_blocking(move || {
                     let readings = taken.read();
+                    drop(turn);
                     (taken, readings)
                 });
                 match read.await {
@@ -108,8 +123,8 @@ enum What<'a> {
     Kernel,
     /// Every process, which takes time.
     Processes,
-    /// File systems, which may hang.
-    Space,
+    /// File systems, which may hang: each path by itself.
+    Space(Option<&'a str>),
     Page(&'a str, &'static str),
     Command(&'a [String]),
 }
@@ -155,7 +170,9 @@ fn what(source: &MetricSource) -> Option<What<'_>> {
     Some(match &source.kind {
         SourceKind::Push => return None,
         SourceKind::System(SystemSource { what, .. }) if what.is_of_processes() => What::Processes,
-        SourceKind::System(SystemSource { what, .. }) if what.is_of_file_systems() => What::Space,
+        SourceKind::System(SystemSource { what, of }) if what.is_of_file_systems() => {
+            What::Space(of.as_deref())
+        }
         SourceKind::System(_) => What::Kernel,
         SourceKind::Page { url, part } => What::Page(url, part.form()),
         SourceKind::Command(words) => What::Command(words),
@@ -168,9 +185,11 @@ fn reader(origin: &Origin<'_>, group: &[Wish<'_>]) -> Reader {
         What::Page(url, _) => {
             let parts: Vec<Part> = group.iter().filter_map(Wish::part).collect();
             let page = Page::new(url, origin.timeout, Parts::new(&parts));
-            Reader::Blocking(Some(Box::new(page)))
+            Reader::Blocking(Some(Box::new(page)), Some(&PAGE_TURNS))
         }
-        What::Kernel | What::Processes | What::Space => Reader::Blocking(Some(of_machine(group))),
+        What::Kernel | What::Processes | What::Space(_) => {
+            Reader::Blocking(Some(of_machine(group)), None)
+        }
     }
 }
 
@@ -204,5 +223,65 @@ impl Wish<'_> {
     fn system(&self) -> Option<SystemSource> {
         let SourceKind::System(source) = &self.source.kind else { return None };
         Some(source.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::config::MetricConfig;
+
+    #[cfg(feature = "agent")]
+    #[test]
+    fn each_path_that_may_hang_has_a_reader_of_its_own() {
+        let sources =
+            ["disk.space", "disk.space:/", "disk.space:/far", "cpu", "memory"].map(|what| {
+                let source = format!("system:{what}").parse().expect("a source");
+                MetricConfig { every: Duration::from_secs(1), ..MetricConfig::new(what, source) }
+            });
+        let config = AgentConfig { metrics: sources.into(), ..AgentConfig::default() };
+        let places: Vec<_> = plan(&config).into_iter().map(|planned| planned.places).collect();
+        let meters = [vec![0], vec![1], vec![2], vec![3, 4]];
+        assert_eq!(places, meters.map(|of| of.into_iter().map(Place::Meter).collect::<Vec<_>>()));
+    }
+
+    /// Hangs until it is told a value.
+    struct Hanging(mpsc::Receiver<f64>);
+
+    impl Read for Hanging {
+        fn read(&mut self) -> Vec<Reading> {
+            vec![self.0.recv().map_or(Reading::NotYet, Reading::Value)]
+        }
+    }
+
+    #[test]
+    fn pages_that_hang_leave_threads_for_what_answers() {
+        static ONE: Semaphore = Semaphore::const_new(1);
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.max_blocking_threads(2).enable_time().build().expect("a runtime");
+        runtime.block_on(async {
+            let (tell, told): (Vec<_>, Vec<_>) = (0..2).map(|_| mpsc::channel()).unzip();
+            let pages = told.into_iter().map(|told| {
+                let mut page = Reader::Blocking(Some(Box::new(Hanging(told))), Some(&ONE));
+                tokio::spawn(async move { page.read(1).await })
+            });
+            let pages: Vec<_> = pages.collect();
+            while ONE.available_permits() > 0 {
+                tokio::task::yield_now().await;
+            }
+            let (answer, answered) = mpsc::channel();
+            answer.send(3.0).expect("it listens");
+            let mut other = Reader::Blocking(Some(Box::new(Hanging(answered))), None);
+            let read = tokio::time::timeout(Duration::from_secs(10), other.read(1)).await;
+            for (tell, value) in tell.iter().zip([1.0, 2.0]) {
+                tell.send(value).expect("it listens");
+            }
+            assert_eq!(read, Ok(vec![Reading::Value(3.0)]));
+            for (page, value) in pages.into_iter().zip([1.0, 2.0]) {
+                assert_eq!(page.await.expect("read"), [Reading::Value(value)]);
+            }
+        });
     }
 }
