@@ -313,3 +313,30 @@ fn relay_follows_its_keys_and_stops_with_a_connection_open() {
     relay.until_with("stopped", &mut seen);
     assert!(!seen.iter().any(|line| line.contains("in time")), "{seen:#?}");
 }
+
+/// Killed, it cannot say that it leaves: its silence does, as soon as the rule says.
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_agent_is_gone_within_its_rule() {
+    let farm = Farm::new("weighted", "p2c").await;
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!(
+        "[agent]\nmachine = \"killed\"\ninterval = \"200ms\"\nmetric = []\n\
+         [reports]\ngroup = \"239.255.76.76:{}\"\ninterfaces = [\"lo\"]\n",
+        farm.host().report_port()
+    );
+    let mut agent = Process::start(&folder, &config, &["agent"]);
+    let known = |farm: &Farm, alive: bool| {
+        let machines = farm.get("/v1/machines");
+        machines.as_array().unwrap().iter().find(|machine| machine["alive"] == alive).cloned()
+    };
+    farm.until("it reports", |farm| known(farm, true)).await;
+    agent.child.kill().unwrap();
+    agent.child.wait().unwrap();
+    let begin = std::time::Instant::now();
+    let gone = farm.until("it is gone", |farm| known(farm, false)).await;
+    let rule = std::time::Duration::from_millis(gone["gone_after_ms"].as_u64().unwrap());
+    let took = begin.elapsed();
+    let busy = std::time::Duration::from_secs(1); // of the machine that runs the tests
+    assert!(took <= rule + busy, "gone after {took:?}, the rule says {rule:?}");
+    farm.stop().await;
+}

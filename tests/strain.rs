@@ -113,6 +113,14 @@ impl HostProcess {
         line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
     }
 
+    /// How often machines were called gone whose name begins like this.
+    fn gone(&self, machines: &str) -> u64 {
+        let lines = self.lines.lock().unwrap();
+        let name = format!("machine={machines}");
+        let is_it = |line: &&String| line.contains("machine is gone") && line.contains(&name);
+        lines.iter().filter(is_it).count() as u64
+    }
+
     fn complaints(&self) -> Vec<String> {
         let lines = self.lines.lock().unwrap();
         lines
@@ -178,12 +186,14 @@ async fn behind_loss_machines_stay() {
         |host: &HostProcess| host.metrics().get("loadline_machines{state=\"alive\"}").copied();
     host.until("all heard", |host| alive(host) == Some(12)).await;
     tokio::time::sleep(Duration::from_secs(SECONDS * strain())).await;
-    let metrics = host.metrics();
-    let (gone, reports) =
-        (metrics["loadline_machines_gone_total"], metrics["loadline_reports_total"]);
-    eprintln!("loss for {} s: {gone} times gone, {reports} reports", SECONDS * strain());
-    // Nearly all while nothing is known of a half lost way yet.
-    assert!(gone <= 8 + reports / 1_000, "{gone} times gone in {reports} reports");
+    let seconds = SECONDS * strain();
+    // Three lost in a row are a death while nothing is known of a way yet: rare by the one, and some by
+    // the other. Reports are five a second.
+    for (percent, machines, gone_max) in [(10, 10, 2), (50, 2, 6)] {
+        let (gone, reports) = (host.gone(&format!("loss-{percent}-")), machines * seconds * 5);
+        eprintln!("{percent} % lost for {seconds} s: {gone} times gone in {reports} reports");
+        assert!(gone <= gone_max + reports / 2_000, "{percent} % lost: {gone} times gone");
+    }
     host.until("all of them back", |host| alive(host) == Some(12)).await;
     for agent in agents {
         agent.stop().await;

@@ -19,7 +19,7 @@ mod status;
 mod stream;
 mod unicast;
 
-pub use batch::{Batch, Datagram};
+pub use batch::{Batch, Datagram, Room};
 pub use inlet::Inlet;
 pub use interface::Place;
 pub use listener::{Connections, Verdict};

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, SyncSender, TrySendError};
+use std::sync::mpsc::{self, SyncSender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use crate::pick::score::Scorers;
 use crate::pick::supply::{self, Supply};
 use crate::policy::{Limits, PolicyEngine};
 use crate::report::Keyring;
-use crate::transport::{Batch, Connections, Inlet, Place, Status};
+use crate::transport::{Batch, Connections, Inlet, Place, Room, Status};
 
 /// Time for open requests to finish when the host stops.
 const DRAIN_WAIT: Duration = Duration::from_secs(4);
@@ -45,6 +45,8 @@ pub struct Host {
     view: Arc<View>,
     changes: watch::Receiver<u64>,
     intake: SyncSender<intake::Event>,
+    /// Of the intake's queue.
+    room: Room,
     supply: mpsc::Sender<supply::Event>,
     threads: Vec<JoinHandle<()>>,
     pulse: tokio::task::JoinHandle<()>,
@@ -112,7 +114,8 @@ impl Host {
             spawn("loadline-intake", move || intake.run(&intake_queue))?,
             start_supply(supply, pools.to_vec()).await?,
         ];
-        let hand_over = deliver_to(intake_events.clone(), counts, intake::Event::Datagrams);
+        let (room, event) = (Room::default(), intake::Event::Datagrams);
+        let hand_over = deliver_to(intake_events.clone(), room.clone(), counts, event);
         let receiver = Receiver::start(inlet, hand_over, keyring.subscribe());
         let router = api::router(Arc::clone(&view));
         Ok(Self {
@@ -127,6 +130,7 @@ impl Host {
             view,
             changes: changed,
             intake: intake_events,
+            room,
             supply: supply_events,
             threads,
             pulse: tokio::spawn(async move { pulse.run(clock).await }),
@@ -209,8 +213,7 @@ impl Host {
             );
             Problem::new("reports.group", what)
         })?;
-        let counts = Arc::clone(&self.view.intake);
-        let hand_over = deliver_to(self.intake.clone(), counts, intake::Event::Datagrams);
+        let hand_over = self.way_in(intake::Event::Datagrams);
         let receiver = Receiver::start(inlet, hand_over, self.keyring.subscribe());
         let old = std::mem::replace(&mut self.receiver, receiver);
         tokio::spawn(async move {
@@ -278,13 +281,20 @@ impl Host {
 
     /// Hands over datagrams as if they had been received: the in-memory transport.
     pub fn deliver(&self, batch: Batch) {
-        let counts = Arc::clone(&self.view.intake);
-        deliver_to(self.intake.clone(), counts, intake::Event::Datagrams)(batch);
+        self.way_in(intake::Event::Datagrams)(batch);
     }
 
     /// What hears the reports that this process makes itself.
     pub(super) fn ear(&self) -> impl Fn(Batch) + Clone + Send + Sync + 'static {
-        deliver_to(self.intake.clone(), Arc::clone(&self.view.intake), intake::Event::Own)
+        self.way_in(intake::Event::Own)
+    }
+
+    fn way_in(
+        &self,
+        event: fn(Batch) -> intake::Event,
+    ) -> impl Fn(Batch) + Clone + Send + Sync + 'static {
+        let counts = Arc::clone(&self.view.intake);
+        deliver_to(self.intake.clone(), self.room.clone(), counts, event)
     }
 
     /// Takes no new connection and finishes the open requests.
@@ -348,6 +358,7 @@ fn cannot_receive(reports: &ReportsConfig, source: io::Error) -> RunError {
 /// Puts batches into the intake's queue; a full queue drops them and counts it.
 fn deliver_to(
     intake: SyncSender<intake::Event>,
+    room: Room,
     counts: Arc<intake::Counts>,
     event: fn(Batch) -> intake::Event,
 ) -> impl Fn(Batch) + Clone {
@@ -356,11 +367,10 @@ fn deliver_to(
         if len == 0 {
             return;
         }
-        match intake.try_send(event(batch)) {
-            Ok(()) => {}
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                counts.dropped.fetch_add(len, Ordering::Relaxed);
-            }
+        let admitted = room.admit(batch);
+        let taken = admitted.is_some_and(|batch| intake.try_send(event(batch)).is_ok());
+        if !taken {
+            counts.dropped.fetch_add(len, Ordering::Relaxed);
         }
     }
 }

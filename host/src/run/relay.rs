@@ -16,7 +16,7 @@ use crate::config::{Config, ConfigError, Problem, RelayConfig, ReportsConfig};
 use crate::relay::Relay;
 use crate::report::{Gate, Keyring};
 use crate::telemetry::Quiet;
-use crate::transport::{Batch, Connections, Inlet, Outlet, Place, Status};
+use crate::transport::{Batch, Connections, Inlet, Outlet, Place, Room, Status};
 
 /// Batches that wait to be packed: some seconds of a large farm. More are dropped and counted.
 const QUEUE_MAX: usize = 1_024;
@@ -43,6 +43,8 @@ pub struct RunningRelay {
     /// For frames of connections that are open.
     keyring: watch::Sender<Keyring>,
     packer: mpsc::Sender<Event>,
+    /// Of the packer's queue.
+    room: Room,
     sender: JoinHandle<()>,
     losses: JoinHandle<()>,
 }
@@ -80,7 +82,7 @@ impl RunningRelay {
         let keyring = watch::Sender::new(gate.keyring.clone());
         let state = Relay::new(gate, reports.farm.clone(), relay.hops, Instant::now());
         let (packer, queue) = mpsc::channel(QUEUE_MAX);
-        let (relayed, dropped) = (Arc::default(), Arc::default());
+        let (relayed, dropped, room) = (Arc::default(), Arc::default(), Room::default());
         let (frames, sender) = send(reports, relay);
         let packing = Packing {
             state,
@@ -90,7 +92,7 @@ impl RunningRelay {
             dropped: Arc::clone(&dropped),
         };
         tokio::spawn(packing.run(queue));
-        let take = hand_to(packer.clone(), Arc::clone(&dropped));
+        let take = hand_to(packer.clone(), room.clone(), Arc::clone(&dropped));
         Ok(Self {
             reports: reports.clone(),
             relay: relay.clone(),
@@ -104,6 +106,7 @@ impl RunningRelay {
             connections,
             keyring,
             packer,
+            room,
             sender,
         })
     }
@@ -150,7 +153,7 @@ impl RunningRelay {
             Problem::new("reports.group", what)
         })?;
         (self.port, self.silence) = (inlet.port(), inlet.silence());
-        let take = hand_to(self.packer.clone(), Arc::clone(&self.dropped));
+        let take = hand_to(self.packer.clone(), self.room.clone(), Arc::clone(&self.dropped));
         let receiver = tokio::spawn(inlet.run(take, judge(self.keyring.subscribe())));
         let old = std::mem::replace(&mut self.receiver, receiver);
         tokio::spawn(async move {
@@ -212,10 +215,16 @@ fn send(reports: &ReportsConfig, relay: &RelayConfig) -> (mpsc::Sender<Vec<u8>>,
 }
 
 /// Puts batches into the packer's queue; a full queue drops them and counts it.
-fn hand_to(packer: mpsc::Sender<Event>, dropped: Arc<AtomicU64>) -> impl Fn(Batch) + Clone {
+fn hand_to(
+    packer: mpsc::Sender<Event>,
+    room: Room,
+    dropped: Arc<AtomicU64>,
+) -> impl Fn(Batch) + Clone {
     move |batch: Batch| {
         let len = batch.len() as u64;
-        if packer.try_send(Event::Heard(batch)).is_err() {
+        let admitted = room.admit(batch);
+        let taken = admitted.is_some_and(|batch| packer.try_send(Event::Heard(batch)).is_ok());
+        if !taken {
             dropped.fetch_add(len, Ordering::Relaxed); // said by who packs
         }
     }

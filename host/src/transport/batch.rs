@@ -1,7 +1,13 @@
-//! Datagrams that were received together: one allocation for all their bytes.
+//! Datagrams that were received together: one allocation for all their bytes; and the [`Room`] that
+//! bounds what batches take up while they wait.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
+
+/// Bytes of batches that wait in one place, at most: some seconds of a large farm.
+const ROOM_BYTES: usize = 64 << 20;
 
 /// One datagram, or one frame of a TCP connection.
 #[derive(Debug, Clone, Copy)]
@@ -19,6 +25,19 @@ pub struct Datagram<'b> {
 pub struct Batch {
     bytes: Vec<u8>,
     arrivals: Vec<Arrival>,
+    /// Given back with the batch.
+    held: Option<Held>,
+}
+
+/// What batches may take up while they wait, shared by all who put them there.
+#[derive(Debug, Clone)]
+pub struct Room(Arc<AtomicUsize>);
+
+/// A part of a room, in bytes.
+#[derive(Debug)]
+struct Held {
+    bytes: usize,
+    room: Room,
 }
 
 #[derive(Debug)]
@@ -32,7 +51,8 @@ impl Batch {
     /// An empty batch with room.
     #[must_use]
     pub fn with_capacity(datagrams: usize, bytes: usize) -> Self {
-        Self { bytes: Vec::with_capacity(bytes), arrivals: Vec::with_capacity(datagrams) }
+        let (bytes, arrivals) = (Vec::with_capacity(bytes), Vec::with_capacity(datagrams));
+        Self { bytes, arrivals, held: None }
     }
 
     /// Adds a datagram.
@@ -65,10 +85,55 @@ impl Batch {
     }
 }
 
+impl Default for Room {
+    fn default() -> Self {
+        Self(Arc::new(AtomicUsize::new(ROOM_BYTES)))
+    }
+}
+
+impl Room {
+    /// Lets a batch in, until it is dropped; `None`: there is no room, and it is dropped.
+    #[must_use]
+    pub fn admit(&self, mut batch: Batch) -> Option<Batch> {
+        let bytes = batch.bytes.capacity() + batch.arrivals.capacity() * size_of::<Arrival>();
+        let taken = |left: usize| left.checked_sub(bytes);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).ok()?;
+        batch.held = Some(Held { bytes, room: self.clone() });
+        Some(batch)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.room.0.fetch_add(self.bytes, Ordering::Relaxed);
+    }
+}
+
 impl<'b> FromIterator<Datagram<'b>> for Batch {
     fn from_iter<I: IntoIterator<Item = Datagram<'b>>>(datagrams: I) -> Self {
         let mut batch = Self::default();
         datagrams.into_iter().for_each(|datagram| batch.push(datagram));
         batch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_wait_while_there_is_room_and_give_it_back() {
+        let room = Room::default();
+        let large = || {
+            let from = std::net::Ipv4Addr::LOCALHOST.into();
+            let datagram = |bytes| Datagram { bytes, received: Instant::now(), from };
+            let mut batch = Batch::with_capacity(64, 64 * 65_000);
+            (0..64).for_each(|_| batch.push(datagram(&[0; 65_000])));
+            batch
+        };
+        let waiting: Vec<_> = (0..1_024).map_while(|_| room.admit(large())).collect();
+        assert!((10..=16).contains(&waiting.len()), "{}", waiting.len());
+        drop(waiting);
+        assert!(room.admit(large()).is_some());
     }
 }
