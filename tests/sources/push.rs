@@ -1,6 +1,7 @@
 //! What applications push into a running agent, over its Unix socket and over loopback.
 
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Instant;
@@ -114,6 +115,9 @@ async fn a_bad_push_changes_nothing_and_says_what_would_be_right() {
         check("POST /v1/services/web", r#"{"accepted": -1}"#, 400, "is below 0");
         check("DELETE /v1/metrics", "", 405, "");
         check(metrics, &" ".repeat(70_000), 413, "");
+        // Other users' applications, too: the folder decides who comes here.
+        let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o666);
         let from_a_page = "POST /v1/metrics HTTP/1.1\r\norigin: http://evil.example\r\nx:";
         check(from_a_page, r#"{"sessions": 9}"#, 403, "web pages may not push");
         let report = ear.until("what was pushed", |report| report.value("sessions").is_some());

@@ -3,11 +3,13 @@
 //! `POST /v1/metrics` `{"sessions": 12, "queue": {"add": 1}}` sets or adds to metrics whose source is
 //! `push`; `POST /v1/services/NAME` does the same with a service's metrics and its counters
 //! (`accepted`, `completed`, `in_flight`). One request is taken whole or refused whole. `GET
-//! /v1/metrics` shows how every metric stands. Requests of web pages (with an `Origin`) are refused: a page
-//! that somebody visits must not change what this machine reports.
+//! /v1/metrics` shows how every metric stands. Requests of web pages (with an `Origin`, or to a host that is
+//! neither an address nor `localhost`) are refused: a page that somebody visits must not change what this
+//! machine reports.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path as FilePath;
 use std::time::Duration;
 use std::{fmt, io};
@@ -44,6 +46,7 @@ pub(super) fn start(config: &AgentConfig, events: &mpsc::Sender<Event>) -> JoinS
         PushAddress::Tcp(address) => {
             server.spawn(async move {
                 let listener = listen(&address, || bind_tcp(address)).await;
+                let router = router.layer(middleware::from_fn(refuse_other_names));
                 ended(axum::serve(listener, router).await);
             });
         }
@@ -86,17 +89,20 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
-/// A socket file that nobody listens on any more is taken over.
+/// A socket file that nobody listens on any more is taken over. Who may reach it may push, as on
+/// loopback: the folder's permissions decide.
 fn bind_unix(path: &FilePath) -> io::Result<UnixListener> {
     let bound = UnixListener::bind(path);
     let is_left_over = || std::os::unix::net::UnixStream::connect(path).is_err();
-    match bound {
+    let listener = match bound {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_left_over() => {
             std::fs::remove_file(path)?;
             UnixListener::bind(path)
         }
         other => other,
-    }
+    }?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
 }
 
 /// What may be pushed, and where it goes.
@@ -152,16 +158,31 @@ fn router(taken: Taken) -> Router {
         .with_state(taken)
 }
 
+/// Web pages say where they are from.
 async fn refuse_web_pages(request: Request, next: Next) -> Response {
     if request.headers().contains_key(header::ORIGIN) {
-        return Refused::new(
-            StatusCode::FORBIDDEN,
-            "web_page",
-            "web pages may not push".to_owned(),
-        )
-        .into_response();
+        return Refused::web_page().into_response();
     }
     next.run(request).await
+}
+
+/// A page whose name was made to lead to this machine asks by that name.
+async fn refuse_other_names(request: Request, next: Next) -> Response {
+    let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("?"));
+    if host.is_some_and(|host| !is_name_of_this_machine(host)) {
+        return Refused::web_page().into_response();
+    }
+    next.run(request).await
+}
+
+/// An address, or `localhost`: a name that somebody else decides about leads nowhere else.
+fn is_name_of_this_machine(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    name.is_empty() || name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
 
 async fn show(State(taken): State<Taken>) -> Result<Json<Vec<Standing>>, Refused> {
@@ -248,6 +269,11 @@ impl Refused {
         Self::new(StatusCode::BAD_REQUEST, "bad_push", message)
     }
 
+    fn web_page() -> Self {
+        let message = "web pages may not push".to_owned();
+        Self::new(StatusCode::FORBIDDEN, "web_page", message)
+    }
+
     fn stopping() -> Self {
         let message = "the agent is stopping".to_owned();
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", message)
@@ -269,5 +295,24 @@ impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let body = json!({ "error": { "code": self.code, "message": self.message } });
         (self.status, Json(body)).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_and_localhost_are_names_of_this_machine() {
+        for host in
+            ["localhost", "LocalHost:14100", "127.0.0.1", "127.0.0.1:14100", "[::1]:14100", "[::1]"]
+        {
+            assert!(is_name_of_this_machine(host), "{host}");
+        }
+        for host in
+            ["evil.example", "evil.example:14100", "localhost.evil.example", "?", "127.0.0.1.evil"]
+        {
+            assert!(!is_name_of_this_machine(host), "{host}");
+        }
     }
 }
