@@ -108,6 +108,9 @@ async fn policy_that_fails_too_often_makes_way_for_the_last_good_one() {
     // Other bytes are tried, and an operator may insist on those.
     farm.drop_in("mine.wasm", &relabelled(&built_in("random"), 1));
     farm.until("other bytes", |farm| (serving(farm) != first).then_some(())).await;
+    assert!(out(&farm).is_some(), "other bytes are no pardon");
+    good(&farm, "PUT", "/v1/policies/mine", &built_in("p2c"));
+    assert!(out(&farm).is_none(), "a wish is");
     good(&farm, "POST", &format!("/v1/policies/mine/activate?generation={failed}"), b"");
     assert_eq!(state(&farm, "mine", &failed), "active");
     farm.stop().await;

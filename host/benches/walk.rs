@@ -188,7 +188,7 @@ fn bench_pick<S: Strategy>(name: &str, targets: u32, hosts: u32, goals: &[Goal])
                 in_flight: slot % 3,
                 accepted,
                 completed: accepted - in_flight,
-                ..view(slot, f64::from(slot % 97) / 97.0)
+                ..TargetView::new(slot, f64::from(slot % 97) / 97.0)
             }
         };
         let (now_ms, views) = (u64::from(second) * 1_000, (0..targets).map(view));
@@ -246,24 +246,6 @@ impl Requests {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some hours")]
         let now_ms = self.now_ms as u64;
         Request { key: 0, class: 0, cost: 1.0, now_ms, random: self.random.u64(..) }
-    }
-}
-
-fn view(slot: u32, load: f64) -> TargetView {
-    TargetView {
-        slot,
-        load,
-        weight: 1.0,
-        in_flight: 0,
-        picks: 0,
-        age_ms: 0,
-        latency_us: 0,
-        error_rate: 0.0,
-        eligible: true,
-        warm: 1.0,
-        accepted: 0,
-        completed: 0,
-        identity: u64::from(slot),
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::report::gate::{Gate, Present, SKEW_MAX};
 use crate::report::wire::{self, Packer};
-use crate::report::{DATAGRAM_BYTES_MAX, DEFAULT_SERVICE, Metrics, Report, Service, address};
+use crate::report::{DATAGRAM_BYTES_MAX, Report, Service, address};
 use crate::transport::Batch;
 
 /// Machines remembered at most: bounds what forged names can cost.
@@ -159,16 +159,7 @@ fn push(
     report.delay_ms = report.delay_ms.saturating_add(waited_ms);
     report.hops = report.hops.saturating_add(1);
     if report.services.is_empty() {
-        report.services.push(Service {
-            name: DEFAULT_SERVICE,
-            address: "",
-            weight: 1.0,
-            metrics: Metrics::default(),
-            accepted: 0,
-            completed: 0,
-            in_flight: 0,
-            labels: Vec::new(),
-        });
+        report.services.push(Service::implied());
     }
     let offered = |service: &Service<'_>| address::offered(service.address, from);
     let addresses: Vec<_> = report.services.iter().map(offered).collect();
@@ -181,6 +172,7 @@ fn push(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::{DEFAULT_SERVICE, Metrics};
     use crate::report::{Keyring, State};
     use crate::transport::Datagram;
 

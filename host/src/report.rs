@@ -79,6 +79,23 @@ pub struct Service<'a> {
     pub labels: Vec<(&'a str, &'a str)>,
 }
 
+impl Service<'_> {
+    /// What a machine offers that names no service.
+    #[must_use]
+    pub fn implied() -> Self {
+        Self {
+            name: DEFAULT_SERVICE,
+            address: "",
+            weight: 1.0,
+            metrics: Metrics::default(),
+            accepted: 0,
+            completed: 0,
+            in_flight: 0,
+            labels: Vec::new(),
+        }
+    }
+}
+
 /// One message of an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report<'a> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::patience::DeadRule;
 use super::{Loss, Namesake};
-use crate::report::{DEFAULT_SERVICE, Metrics, Report, Service, State, address};
+use crate::report::{Metrics, Report, Service, State, address};
 
 /// Sets of metric names remembered for sharing: farms have a few makes of machines.
 const NAME_SETS_MAX: usize = 64;
@@ -181,16 +181,7 @@ impl Machine {
     }
 
     fn take_services(&mut self, services: &[Service<'_>], has_moved: bool, names: &mut NameSets) {
-        let implied = [Service {
-            name: DEFAULT_SERVICE,
-            address: "",
-            weight: 1.0,
-            metrics: Metrics::default(),
-            accepted: 0,
-            completed: 0,
-            in_flight: 0,
-            labels: Vec::new(),
-        }];
+        let implied = [Service::implied()];
         let services = if services.is_empty() { &implied } else { services };
         let same = self.services.len() == services.len()
             && self.services.iter().zip(services).all(|(a, b)| *a.name == *b.name);

@@ -213,6 +213,7 @@ impl Supply {
                     for kind in [Kind::Formula, Kind::Strategy] {
                         if *pool.wanted(kind).policy == *name {
                             seats[index(kind)].forget();
+                            pool.lift_quarantine(kind);
                         }
                     }
                 }

@@ -123,6 +123,28 @@ impl StrategyPre {
     }
 }
 
+impl TargetView {
+    /// A fresh, warm, eligible target of weight 1 that reports no counts.
+    #[must_use]
+    pub fn new(slot: u32, load: f64) -> Self {
+        Self {
+            slot,
+            load,
+            weight: 1.0,
+            in_flight: 0,
+            picks: 0,
+            age_ms: 0,
+            latency_us: 0,
+            error_rate: 0.0,
+            eligible: true,
+            warm: 1.0,
+            accepted: 0,
+            completed: 0,
+            identity: u64::from(slot),
+        }
+    }
+}
+
 /// A running formula.
 pub struct FormulaGuest {
     /// What runs.

@@ -31,19 +31,10 @@ pub fn try_formula(guest: &mut FormulaGuest) -> Result<(), CallError> {
 /// The guest failed, or picked what may not be picked.
 pub fn try_strategy(guest: &mut StrategyGuest) -> Result<(), CallError> {
     let view = |slot: u32| TargetView {
-        slot,
-        load: if slot == 3 { f64::NAN } else { f64::from(slot) / 8.0 },
-        weight: 1.0,
-        in_flight: 0,
         picks: slot,
-        age_ms: 0,
-        latency_us: 0,
-        error_rate: 0.0,
         eligible: slot != 5,
-        warm: 1.0,
         accepted: u64::from(slot),
-        completed: 0,
-        identity: u64::from(slot),
+        ..TargetView::new(slot, if slot == 3 { f64::NAN } else { f64::from(slot) / 8.0 })
     };
     let request = |random| Request { key: random, class: 0, cost: 1.0, now_ms: random, random };
     let check = |guest: &mut StrategyGuest, call, slot: Option<u32>| match slot {

@@ -127,19 +127,5 @@ fn cpu() -> Result<Duration, String> {
 
 /// A target at some load, all alike otherwise.
 fn view(slot: u32) -> TargetView {
-    TargetView {
-        slot,
-        load: f64::from(slot % 97) / 97.0,
-        weight: 1.0,
-        in_flight: 0,
-        picks: 0,
-        age_ms: 0,
-        latency_us: 0,
-        error_rate: 0.0,
-        eligible: true,
-        warm: 1.0,
-        accepted: 0,
-        completed: 0,
-        identity: u64::from(slot),
-    }
+    TargetView::new(slot, f64::from(slot % 97) / 97.0)
 }

@@ -77,6 +77,11 @@ impl Pool {
         self.status_of(kind).lock().quarantined.push(generation);
     }
 
+    /// Every generation may serve again.
+    pub(in crate::pick) fn lift_quarantine(&self, kind: Kind) {
+        self.status_of(kind).lock().quarantined.clear();
+    }
+
     /// Whether a policy that fails too often makes way for the last good one.
     pub(in crate::pick) fn rolls_back(&self) -> bool {
         *self.on_fault.lock() != OnFault::Native
