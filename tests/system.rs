@@ -25,6 +25,7 @@ mod operations;
 mod process;
 mod regressions;
 mod reload;
+mod settings;
 mod sim;
 mod sources;
 mod strain;

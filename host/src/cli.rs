@@ -8,6 +8,8 @@ mod service;
 #[cfg(feature = "host")]
 mod policy;
 #[cfg(feature = "host")]
+mod settings;
+#[cfg(feature = "host")]
 mod sim;
 
 use std::io::Write;
@@ -186,7 +188,11 @@ fn config_command(command: &ConfigCommand, origin: &Origin) -> Result<(), Failur
         ConfigCommand::Check => {
             let config = origin.load()?;
             config.secrets()?;
-            for warning in config.warnings() {
+            #[cfg(feature = "host")]
+            let of_policies = settings::check(&config)?;
+            #[cfg(not(feature = "host"))]
+            let of_policies = Vec::<String>::new();
+            for warning in config.warnings().into_iter().chain(of_policies) {
                 complain(&format!("warning: {warning}"));
             }
             say("the configuration is good");

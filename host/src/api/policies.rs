@@ -87,15 +87,23 @@ struct Use {
     #[serde(flatten)]
     policy: PoolPolicy,
     r#as: Kind,
+    /// Of the last start of a guest here.
+    steps: Vec<Taken>,
 }
 
 impl Policy {
     fn of(name: &Arc<str>, entry: &Entry, pools: &Pools) -> Self {
         let uses = |pool: &Arc<pool::Pool>| {
-            let Pool { name: pool, formula, strategy, .. } = Pool::of(pool);
+            let steps = |kind| pool.status(kind).steps.iter().map(Taken::of).collect();
+            let Pool { name: pool_name, formula, strategy, .. } = Pool::of(pool);
             let both = [(Kind::Formula, formula), (Kind::Strategy, strategy)];
             let named = both.into_iter().filter(|(_, policy)| *policy.policy == **name);
-            let used = named.map(|(kind, policy)| Use { pool: pool.clone(), policy, r#as: kind });
+            let used = named.map(|(kind, policy)| Use {
+                pool: pool_name.clone(),
+                policy,
+                r#as: kind,
+                steps: steps(kind),
+            });
             used.collect::<Vec<_>>()
         };
         let pools: Vec<_> = pools.all().iter().flat_map(uses).collect();

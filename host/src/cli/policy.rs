@@ -89,7 +89,7 @@ impl Subject {
 }
 
 /// An engine for a command that somebody waits for: nothing else needs the processor more.
-fn engine(limits: Limits) -> Result<PolicyEngine, Failure> {
+pub(super) fn engine(limits: Limits) -> Result<PolicyEngine, Failure> {
     PolicyEngine::new(Limits { compile_last: false, ..limits }).map_err(super::other)
 }
 

@@ -27,8 +27,8 @@ use crate::config::PoolConfig;
 use crate::policy::library::policy_name;
 use crate::policy::trial::{try_formula, try_strategy};
 use crate::policy::{
-    Entry, Form, FormulaGuest, Generation, Kind, Library, PolicyEngine, StartError, StrategyGuest,
-    WishError,
+    Entry, Form, FormulaGuest, Generation, Kind, Library, PolicyEngine, Start, StartError, Steps,
+    StrategyGuest, WishError,
 };
 use crate::watch::{Hint, Pace, Watch};
 use seat::{Make, Seat};
@@ -339,11 +339,13 @@ impl Supply {
 
     /// Starts, tries and seats a guest.
     fn seat(&mut self, place: usize, kind: Kind, make: Make) {
+        let steps = Steps::default();
         let seated = match kind {
-            Kind::Formula => self.seat_formula(&self.served[place].pool, &make),
-            Kind::Strategy => self.seat_strategy(&self.served[place].pool, &make),
+            Kind::Formula => self.seat_formula(&self.served[place].pool, &make, &steps),
+            Kind::Strategy => self.seat_strategy(&self.served[place].pool, &make, &steps),
         };
         let Served { pool, seats } = &mut self.served[place];
+        pool.note_steps(kind, steps.taken());
         let seat = &mut seats[index(kind)];
         let (policy, generation) = (&make.wanted.policy, make.module.generation);
         match seated {
@@ -361,27 +363,38 @@ impl Supply {
     }
 
     /// The serial number of the guest that serves now.
-    fn seat_formula(&self, pool: &Pool, make: &Make) -> Result<u64, StartError> {
-        let Wanted { policy, settings } = &make.wanted;
-        let start = || FormulaGuest::start(self.library.engine(), policy, &make.module, settings);
-        try_formula(&mut start()?)?;
-        let guest = start()?;
-        let serial = guest.serial;
-        self.scorers.replace(pool, guest, self.clock.now_ms())?;
-        Ok(serial)
+    fn seat_formula(&self, pool: &Pool, make: &Make, steps: &Steps) -> Result<u64, StartError> {
+        let again = Steps::default(); // the same steps a second time are the swap's
+        let start = |steps| FormulaGuest::start_in_steps(self.start_of(make, steps));
+        let mut trial = start(steps)?;
+        steps.run("trial", || try_formula(&mut trial))?;
+        drop(trial);
+        steps.run("swap", || {
+            let guest = start(&again)?;
+            let serial = guest.serial;
+            self.scorers.replace(pool, guest, self.clock.now_ms())?;
+            Ok(serial)
+        })
     }
 
-    fn seat_strategy(&self, pool: &Pool, make: &Make) -> Result<u64, StartError> {
-        let Wanted { policy, settings } = &make.wanted;
-        let start = || {
-            let seed = fastrand::u64(..);
-            StrategyGuest::start(self.library.engine(), policy, &make.module, settings, seed)
-        };
-        try_strategy(&mut start()?)?;
-        let guest = start()?;
-        let serial = guest.serial;
-        pool.seat_strategy(guest, self.clock.now_ms())?;
-        Ok(serial)
+    fn seat_strategy(&self, pool: &Pool, make: &Make, steps: &Steps) -> Result<u64, StartError> {
+        let again = Steps::default();
+        let start =
+            |steps| StrategyGuest::start_in_steps(self.start_of(make, steps), fastrand::u64(..));
+        let mut trial = start(steps)?;
+        steps.run("trial", || try_strategy(&mut trial))?;
+        drop(trial);
+        steps.run("swap", || {
+            let guest = start(&again)?;
+            let serial = guest.serial;
+            pool.seat_strategy(guest, self.clock.now_ms())?;
+            Ok(serial)
+        })
+    }
+
+    fn start_of<'a>(&'a self, make: &'a Make, steps: &'a Steps) -> Start<'a> {
+        let Wanted { policy: name, settings } = &make.wanted;
+        Start { engine: self.library.engine(), name, module: &make.module, settings, steps }
     }
 
     fn changed(&self) {

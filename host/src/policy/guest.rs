@@ -11,6 +11,7 @@ use wasmtime::component::{Component, HasSelf, Linker};
 use super::engine::PolicyEngine;
 use super::module::{Decider, Kind, Module, Pre};
 use super::room::{Budget, Room, State, printable};
+use super::steps::Steps;
 use crate::report::is_name;
 
 #[allow(missing_docs, reason = "generated from the contract, which is documented there")]
@@ -25,12 +26,11 @@ mod strategy_world {
 use formula_world::{FormulaPolicy, FormulaPolicyPre};
 use strategy_world::{StrategyPolicy, StrategyPolicyPre};
 
+pub use super::description::Description;
 pub use super::room::CallError;
 pub use formula_world::loadline::policy::types::MetricUse;
 pub use strategy_world::loadline::policy::types::{Request, TargetView};
 
-/// A settings schema at most, in bytes; what is longer is shown cut.
-const SCHEMA_BYTES_MAX: usize = 64 << 10;
 /// Metrics that a formula may want: bounds what a batch can cost.
 const METRICS_MAX: usize = 256;
 
@@ -72,15 +72,38 @@ impl StartError {
     }
 }
 
-/// What a policy says of itself.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Description {
-    /// By its own name.
-    pub name: String,
-    /// By its own count.
-    pub version: String,
-    /// JSON Schema.
-    pub settings_schema: String,
+/// What a guest is started from.
+#[derive(Clone, Copy)]
+pub struct Start<'a> {
+    /// Runs it, within its limits.
+    pub engine: &'a PolicyEngine,
+    /// The policy's name.
+    pub name: &'a Arc<str>,
+    /// What runs.
+    pub module: &'a Module,
+    /// A JSON object.
+    pub settings: &'a str,
+    /// Where its steps are noted.
+    pub steps: &'a Steps,
+}
+
+impl Start<'_> {
+    /// Checks the settings by what the policy says of them, then lets it take them.
+    fn configure(
+        self,
+        description: &Description,
+        configure: impl FnOnce() -> Result<Result<(), String>, CallError>,
+    ) -> Result<(), StartError> {
+        let Self { name, settings, steps, .. } = self;
+        steps.run("settings", || description.check(name, settings))?;
+        steps.run("configure", || {
+            let refused = |reason: String| StartError::Settings {
+                name: Arc::clone(name),
+                reason: printable(&reason),
+            };
+            configure()?.map_err(refused)
+        })
+    }
 }
 
 macro_rules! log_import {
@@ -169,22 +192,31 @@ impl FormulaGuest {
         module: &Module,
         settings: &str,
     ) -> Result<Self, StartError> {
-        let Pre::Formula(pre) = &module.pre else {
-            return Err(wrong_kind(name, module, Kind::Formula));
-        };
+        Self::start_in_steps(Start { engine, name, module, settings, steps: &Steps::default() })
+    }
+
+    /// The same, each step noted.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn start_in_steps(start: Start<'_>) -> Result<Self, StartError> {
+        let Start { engine, name, module, settings, steps } = start;
         let mut room = Room::new(engine, name);
         let budget = Budget::new(engine.limits.configure);
-        let world = room.call("instantiate", budget, |store| pre.0.instantiate(store))?;
+        let (world, description) = steps.run("start", || {
+            let Pre::Formula(pre) = &module.pre else {
+                return Err(wrong_kind(name, module, Kind::Formula));
+            };
+            let world = room.call("instantiate", budget, |store| pre.0.instantiate(store))?;
+            let guest = world.loadline_policy_formula();
+            let info = room.call("describe", budget, |store| guest.call_describe(store))?;
+            let about = Description::new(&info.name, &info.version, info.settings_schema)?;
+            Ok((world, about))
+        })?;
         let guest = world.loadline_policy_formula();
-        let info = room.call("describe", budget, |store| guest.call_describe(store))?;
-        let description = Description {
-            name: printable(&info.name),
-            version: printable(&info.version),
-            settings_schema: cut(info.settings_schema, SCHEMA_BYTES_MAX),
-        };
-        room.call("configure", budget, |store| guest.call_configure(store, settings))?.map_err(
-            |reason| StartError::Settings { name: Arc::clone(name), reason: printable(&reason) },
-        )?;
+        start.configure(&description, || {
+            room.call("configure", budget, |store| guest.call_configure(store, settings))
+        })?;
         let metrics = room.call("metrics", budget, |store| guest.call_metrics(store))?;
         if metrics.len() > METRICS_MAX {
             let what = format!("{} metrics, {METRICS_MAX} are allowed", metrics.len());
@@ -279,24 +311,32 @@ impl StrategyGuest {
         settings: &str,
         seed: u64,
     ) -> Result<Self, StartError> {
-        let Pre::Strategy(pre) = &module.pre else {
-            return Err(wrong_kind(name, module, Kind::Strategy));
-        };
+        let steps = &Steps::default();
+        Self::start_in_steps(Start { engine, name, module, settings, steps }, seed)
+    }
+
+    /// The same, each step noted.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn start_in_steps(start: Start<'_>, seed: u64) -> Result<Self, StartError> {
+        let Start { engine, name, module, settings, steps } = start;
         let mut room = Room::new(engine, name);
         let budget = Budget::new(engine.limits.configure);
-        let world = room.call("instantiate", budget, |store| pre.0.instantiate(store))?;
+        let (world, description) = steps.run("start", || {
+            let Pre::Strategy(pre) = &module.pre else {
+                return Err(wrong_kind(name, module, Kind::Strategy));
+            };
+            let world = room.call("instantiate", budget, |store| pre.0.instantiate(store))?;
+            let guest = world.loadline_policy_strategy();
+            let info = room.call("describe", budget, |store| guest.call_describe(store))?;
+            let about = Description::new(&info.name, &info.version, info.settings_schema)?;
+            Ok((world, about))
+        })?;
         let guest = world.loadline_policy_strategy();
-        let info = room.call("describe", budget, |store| guest.call_describe(store))?;
-        let description = Description {
-            name: printable(&info.name),
-            version: printable(&info.version),
-            settings_schema: cut(info.settings_schema, SCHEMA_BYTES_MAX),
-        };
-        room.call("configure", budget, |store| guest.call_configure(store, settings, seed))?
-            .map_err(|reason| StartError::Settings {
-                name: Arc::clone(name),
-                reason: printable(&reason),
-            })?;
+        start.configure(&description, || {
+            room.call("configure", budget, |store| guest.call_configure(store, settings, seed))
+        })?;
         let decider = Decider { policy: Arc::clone(name), generation: module.generation };
         let serial = next_serial();
         Ok(Self { decider, serial, description, world, room })
@@ -380,12 +420,4 @@ fn next_serial() -> u64 {
 
 fn wrong_kind(name: &Arc<str>, module: &Module, wanted: Kind) -> StartError {
     StartError::Kind { name: Arc::clone(name), found: module.kind(), wanted }
-}
-
-/// The beginning of a text that may be too long.
-fn cut(mut text: String, max: usize) -> String {
-    if text.len() > max {
-        text.truncate(text.floor_char_boundary(max));
-    }
-    text
 }

@@ -34,7 +34,13 @@ impl Default for Settings {
 }
 
 impl Strategy for BoundedHash {
-    const SETTINGS_SCHEMA: &'static str = r#"{"type":"object","additionalProperties":false,"properties":{"epsilon":{"type":"number","minimum":0.01,"maximum":100}}}"#;
+    const SETTINGS_SCHEMA: &'static str = r#"{
+        "type": "object", "additionalProperties": false,
+        "properties": {
+            "epsilon": {"type": "number", "minimum": 0.01, "maximum": 100, "default": 0.25,
+                "description": "how far above its share a target may be: 0.25 is a quarter; a smaller one moves more keys"}
+        }
+    }"#;
 
     fn configure(&mut self, settings: &str, _seed: u64) -> Result<(), String> {
         self.settings = settings::parse(settings)?;

@@ -53,7 +53,17 @@ impl Default for Settings {
 type Rank = (Reverse<u64>, u64, Slot);
 
 impl Strategy for Failover {
-    const SETTINGS_SCHEMA: &'static str = r#"{"type":"object","additionalProperties":false,"properties":{"active":{"type":"integer","minimum":1,"maximum":1000},"max_in_flight":{"type":"number","minimum":0,"maximum":1e9},"stay":{"type":"boolean"}}}"#;
+    const SETTINGS_SCHEMA: &'static str = r#"{
+        "type": "object", "additionalProperties": false,
+        "properties": {
+            "active": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 1,
+                "description": "targets that work"},
+            "max_in_flight": {"type": "number", "minimum": 0, "maximum": 1000000000, "default": 0,
+                "description": "requests per weight at which a standby helps out; 0: never"},
+            "stay": {"type": "boolean", "default": false,
+                "description": "who has stepped in stays until it is not eligible itself"}
+        }
+    }"#;
 
     fn configure(&mut self, settings: &str, _seed: u64) -> Result<(), String> {
         self.settings = settings::parse(settings)?;

@@ -27,7 +27,13 @@ struct Settings {
 }
 
 impl Strategy for FirstAvailable {
-    const SETTINGS_SCHEMA: &'static str = r#"{"type":"object","additionalProperties":false,"properties":{"spill":{"type":"number","minimum":0,"maximum":1e9}}}"#;
+    const SETTINGS_SCHEMA: &'static str = r#"{
+        "type": "object", "additionalProperties": false,
+        "properties": {
+            "spill": {"type": "number", "minimum": 0, "maximum": 1000000000, "default": 0,
+                "description": "requests per weight at which a target is passed over; 0: never"}
+        }
+    }"#;
 
     fn configure(&mut self, settings: &str, _seed: u64) -> Result<(), String> {
         let Settings { spill } = settings::parse(settings)?;

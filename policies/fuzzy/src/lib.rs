@@ -44,7 +44,13 @@ impl Default for Settings {
 }
 
 impl Strategy for Fuzzy {
-    const SETTINGS_SCHEMA: &'static str = r#"{"type":"object","additionalProperties":false,"properties":{"threshold":{"type":"number","minimum":0,"maximum":1e9}}}"#;
+    const SETTINGS_SCHEMA: &'static str = r#"{
+        "type": "object", "additionalProperties": false,
+        "properties": {
+            "threshold": {"type": "number", "minimum": 0, "maximum": 1000000000, "default": 1,
+                "description": "in units of load: a target is light up to the average plus this, divided by the number of targets"}
+        }
+    }"#;
 
     fn configure(&mut self, settings: &str, _seed: u64) -> Result<(), String> {
         let Settings { threshold } = settings::parse(settings)?;

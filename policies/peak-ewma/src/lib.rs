@@ -61,7 +61,15 @@ struct Estimate {
 const LATENCY_US_MIN: f64 = 1.0;
 
 impl Strategy for PeakEwma {
-    const SETTINGS_SCHEMA: &'static str = r#"{"type":"object","additionalProperties":false,"properties":{"decay_ms":{"type":"number","minimum":1,"maximum":3600000},"default_latency_ms":{"type":"number","minimum":0.001,"maximum":3600000}}}"#;
+    const SETTINGS_SCHEMA: &'static str = r#"{
+        "type": "object", "additionalProperties": false,
+        "properties": {
+            "decay_ms": {"type": "number", "minimum": 1, "maximum": 3600000, "default": 10000,
+                "description": "in milliseconds: the time in which an old peak loses all but 1/e of its weight"},
+            "default_latency_ms": {"type": "number", "minimum": 0.001, "maximum": 3600000, "default": 30,
+                "description": "in milliseconds: the latency of a target of which none is known"}
+        }
+    }"#;
 
     fn configure(&mut self, settings: &str, _seed: u64) -> Result<(), String> {
         self.settings = settings::parse(settings)?;

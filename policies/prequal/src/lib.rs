@@ -43,7 +43,15 @@ impl Default for Settings {
 }
 
 impl Strategy for Prequal {
-    const SETTINGS_SCHEMA: &'static str = r#"{"type":"object","additionalProperties":false,"properties":{"quantile":{"type":"number","minimum":0,"maximum":1},"sample":{"type":"integer","minimum":1,"maximum":64}}}"#;
+    const SETTINGS_SCHEMA: &'static str = r#"{
+        "type": "object", "additionalProperties": false,
+        "properties": {
+            "quantile": {"type": "number", "minimum": 0, "maximum": 1, "default": 0.84,
+                "description": "a target is hot with more requests than this share of the fleet has"},
+            "sample": {"type": "integer", "minimum": 1, "maximum": 64, "default": 5,
+                "description": "targets drawn for a pick"}
+        }
+    }"#;
 
     fn configure(&mut self, settings: &str, _seed: u64) -> Result<(), String> {
         self.settings = settings::parse(settings)?;

@@ -37,7 +37,18 @@ impl Default for Settings {
 }
 
 impl Formula for Weighted {
-    const SETTINGS_SCHEMA: &'static str = r#"{"type":"object","additionalProperties":false,"properties":{"weights":{"type":"object","minProperties":1,"additionalProperties":{"type":"number","minimum":0}},"capacity":{"type":"object","additionalProperties":{"type":"number","exclusiveMinimum":0}}}}"#;
+    const SETTINGS_SCHEMA: &'static str = r#"{
+        "type": "object", "additionalProperties": false,
+        "properties": {
+            "weights": {"type": "object", "minProperties": 1,
+                "additionalProperties": {"type": "number", "minimum": 0},
+                "default": {"cpu": 0.5, "memory": 0.5},
+                "description": "how much each metric counts; 0 leaves it out"},
+            "capacity": {"type": "object", "default": {},
+                "additionalProperties": {"type": "number", "exclusiveMinimum": 0},
+                "description": "the value of a weighted metric that counts as 1; 1 where none is named"}
+        }
+    }"#;
 
     fn configure(&mut self, settings: &str) -> Result<(), String> {
         let Settings { weights, capacity } = settings::parse(settings)?;

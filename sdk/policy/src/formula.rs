@@ -44,7 +44,10 @@ pub struct Row<'a> {
 
 /// Turns a target's metrics into its load. [`formula!`](crate::formula!) writes the simple ones.
 pub trait Formula: Default + 'static {
-    /// JSON Schema of the settings; the default allows none.
+    /// JSON Schema of the settings; the default allows none. The host checks settings by it before
+    /// [`configure`](Self::configure), so that an operator is told every mistake at once (types, enums,
+    /// bounds, known keys, items, choices and references inside it; not patterns and formats), and shows
+    /// `description` and `default`. At most 64 KiB.
     const SETTINGS_SCHEMA: &'static str = crate::settings::NONE_SCHEMA;
 
     /// Takes the settings (a JSON object). Called once, before any other function.

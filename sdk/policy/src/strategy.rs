@@ -10,7 +10,10 @@ use crate::{Fleet, PolicyInfo, Request, Slot, Target};
 /// Only [`pick`](Strategy::pick) must be written. The fleet is kept by the SDK; a strategy that
 /// needs an index of its own maintains it in `update` and `leave`.
 pub trait Strategy: Default + 'static {
-    /// JSON Schema of the settings; the default allows none.
+    /// JSON Schema of the settings; the default allows none. The host checks settings by it before
+    /// [`configure`](Self::configure), so that an operator is told every mistake at once (types, enums,
+    /// bounds, known keys, items, choices and references inside it; not patterns and formats), and shows
+    /// `description` and `default`. At most 64 KiB.
     const SETTINGS_SCHEMA: &'static str = crate::settings::NONE_SCHEMA;
 
     /// Takes the settings (a JSON object) and a seed. Called once, before any other function.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{Failure, Subject, engine};
 use crate::policy::steps::{Step, Steps};
 use crate::policy::trial::{try_formula, try_strategy};
-use crate::policy::{FormulaGuest, Kind, Limits, Module, PolicyEngine, StrategyGuest};
+use crate::policy::{FormulaGuest, Kind, Limits, Module, PolicyEngine, Start, StrategyGuest};
 
 /// What to check.
 #[derive(clap::Args)]
@@ -50,20 +50,29 @@ fn tried(
     module: &Module,
     steps: &Steps,
 ) -> Result<String, String> {
-    let (name, settings) = (subject.name(), &*subject.settings);
+    let (name, settings) = (&subject.name(), &*subject.settings);
+    let start = Start { engine, name, module, settings, steps };
     let description = match module.kind() {
         Kind::Formula => {
-            let start = || FormulaGuest::start(engine, &name, module, settings);
-            let mut guest = steps.run("start", start).map_err(|error| error.to_string())?;
+            let started = FormulaGuest::start_in_steps(start);
+            let mut guest = started.map_err(|error| error.to_string())?;
             steps.run("trial", || try_formula(&mut guest)).map_err(|error| error.to_string())?;
             guest.description
         }
         Kind::Strategy => {
-            let start = || StrategyGuest::start(engine, &name, module, settings, 1);
-            let mut guest = steps.run("start", start).map_err(|error| error.to_string())?;
+            let started = StrategyGuest::start_in_steps(start, 1);
+            let mut guest = started.map_err(|error| error.to_string())?;
             steps.run("trial", || try_strategy(&mut guest)).map_err(|error| error.to_string())?;
             guest.description
         }
     };
-    Ok(format!("{} {}", description.name, description.version))
+    let mut about = format!("{} {}", description.name, description.version);
+    let not_checked: Vec<_> = description.schema().not_checked().into_iter().collect();
+    if !not_checked.is_empty() {
+        let keywords = not_checked.join(", ");
+        about.push_str(&format!(
+            " (of its settings schema {keywords} is left to the policy's own configure)"
+        ));
+    }
+    Ok(about)
 }

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::{Failure, Subject, engine};
 use crate::policy::inspect::Inspection;
+use crate::policy::schema::Setting;
 use crate::policy::steps::Steps;
 use crate::policy::{FormulaGuest, Kind, Limits, StrategyGuest};
 use crate::watch::read;
@@ -25,7 +26,9 @@ struct Own {
     kind: Kind,
     name: String,
     version: String,
+    /// JSON Schema, as it gives it.
     schema: String,
+    settings: Vec<Setting>,
     /// Name, and fallback where it has one.
     metrics: Vec<(String, Option<f64>)>,
 }
@@ -60,8 +63,9 @@ fn own(subject: &Subject) -> Result<Own, String> {
             (guest.description.clone(), Vec::new())
         }
     };
+    let settings = about.schema().settings();
     let (name, version, schema) = (about.name, about.version, about.settings_schema);
-    Ok(Own { kind: module.kind(), name, version, schema, metrics })
+    Ok(Own { kind: module.kind(), name, version, schema, settings, metrics })
 }
 
 fn as_json(found: &Inspection, own: &Result<Own, String>) -> serde_json::Value {
@@ -122,7 +126,15 @@ fn as_text(subject: &Subject, found: &Inspection, own: &Result<Own, String>) -> 
             let metrics: Vec<_> = own.metrics.iter().map(shown).collect();
             line("metrics", &metrics.join(", "));
         }
-        line("settings", if own.schema.is_empty() { "no schema" } else { &own.schema });
+        if own.settings.is_empty() {
+            let takes_none = own.schema.contains("additionalProperties");
+            line("settings", if takes_none { "none" } else { "not described" });
+        }
+        for (index, Setting { name, form, about }) in own.settings.iter().enumerate() {
+            let colon = if about.is_empty() { "" } else { ": " };
+            let key = if index == 0 { "settings" } else { "" };
+            line(key, &format!("{name}, {form}{colon}{about}"));
+        }
     }
     text.trim_end().to_owned()
 }

@@ -10,7 +10,7 @@ use super::Pool;
 use super::seat::Seat;
 use crate::config::{OnFault, PoolConfig};
 use crate::pick::supply::Event;
-use crate::policy::{CallError, Decider, Generation, Kind};
+use crate::policy::{CallError, Decider, Generation, Kind, Step};
 
 /// Why the strategy did not choose although nothing is wrong with it.
 pub(super) const BUSY: &str = "busy";
@@ -36,6 +36,8 @@ pub struct PolicyStatus {
     pub swaps: u64,
     /// Generations that failed too often, and do not serve here any more.
     pub quarantined: Vec<Generation>,
+    /// What the last start of a guest went through, from its settings to the swap.
+    pub steps: Vec<Step>,
 }
 
 impl Pool {
@@ -75,6 +77,11 @@ impl Pool {
     /// A generation failed too often.
     pub(in crate::pick) fn note_quarantine(&self, kind: Kind, generation: Generation) {
         self.status_of(kind).lock().quarantined.push(generation);
+    }
+
+    /// A guest was started, or could not be.
+    pub(in crate::pick) fn note_steps(&self, kind: Kind, steps: Vec<Step>) {
+        self.status_of(kind).lock().steps = steps;
     }
 
     /// Every generation may serve again.

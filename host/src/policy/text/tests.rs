@@ -127,7 +127,7 @@ fn longest_chains_and_deepest_nests_are_compiled() {
 #[test]
 fn a_text_takes_no_settings() {
     let error = start("1", r#"{"a":1}"#).map(|_| ()).expect_err("settings");
-    assert!(error.to_string().contains("a formula text takes no settings"), "{error}");
+    assert!(error.to_string().contains("a: unknown setting: there are none here"), "{error}");
 }
 
 #[test]
