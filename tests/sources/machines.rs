@@ -175,6 +175,7 @@ async fn preset_haproxy() {
     let expected = [
         ("haproxy.full", Some(0.25)),
         ("haproxy.queue", Some(7.0)),
+        ("haproxy.server_queue", Some(2.0)),
         ("haproxy.idle", Some(0.85)),
         ("haproxy.requests", None),
     ];
