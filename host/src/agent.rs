@@ -31,6 +31,8 @@ use beat::Sources;
 pub use heritage::{Heritage, Succession};
 use meter::Meter;
 pub use meter::Standing;
+#[cfg(feature = "agent")]
+use push::Pushes;
 pub use source::Reading;
 use tally::Tally;
 
@@ -346,10 +348,7 @@ pub async fn run(
     let (told, mut events) = mpsc::channel(EVENTS_MAX);
     let mut sources = Sources::start(&agent.config, &told);
     #[cfg(feature = "agent")]
-    let mut pushes = match &before {
-        Some(_) => tokio::task::JoinSet::new(),
-        None => push::start(&agent.config, &told),
-    };
+    let mut pushes = before.is_none().then(|| Pushes::start(&agent.config, &told)).flatten();
     let ending = loop {
         tokio::select! {
             () = tokio::time::sleep_until(agent.due()) => {}
@@ -366,7 +365,7 @@ pub async fn run(
             agent.take_over(heritage);
             #[cfg(feature = "agent")]
             {
-                pushes = push::start(&agent.config, &told);
+                pushes = Pushes::start(&agent.config, &told);
             }
         }
         if let Some(frame) = agent.step(Instant::now())
@@ -376,7 +375,15 @@ pub async fn run(
         }
     };
     #[cfg(feature = "agent")]
-    pushes.shutdown().await;
+    if let Some(pushes) = pushes {
+        let mut ended = std::pin::pin!(pushes.end());
+        loop {
+            tokio::select! {
+                () = &mut ended => break,
+                Some(event) = events.recv() => agent.hear(event, Instant::now()),
+            }
+        }
+    }
     sources.stop().await;
     // What was taken from applications counts, if it was not looked at yet.
     events.close();

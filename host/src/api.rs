@@ -1,8 +1,7 @@
 //! HTTP in, JSON (or one line of text) out: the only place that knows either.
 //!
 //! Handlers ask the pools, the fleet and the policies and translate; they decide nothing. [`body`]
-//! and [`decision`] are the JSON shapes, [`serve`] takes connections, [`outcome`] reads what
-//! applications report, [`refusal`] shows whose reports are refused, [`policies`] shows policies and
+//! and [`decision`] are the JSON shapes, [`outcome`] reads what applications report, [`refusal`] shows whose reports are refused, [`policies`] shows policies and
 //! follows operators' wishes, [`token`] knows who may have any, [`error`] is the one place that knows
 //! status codes, [`mod@metrics`] what Prometheus reads. A request waits for its guest's deadlines at
 //! most.
@@ -15,7 +14,6 @@ mod metrics;
 mod outcome;
 mod policies;
 mod refusal;
-pub mod serve;
 mod token;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +35,7 @@ use crate::fleet::{Fleet, Machine};
 use crate::pick::supply::{self, Board};
 use crate::pick::{Pools, intake, pick};
 use error::ApiError;
+pub use error::too_slow;
 pub use token::AdminToken;
 
 /// Header that names the lease of an answer that is an address alone.

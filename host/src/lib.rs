@@ -4,7 +4,7 @@
 //! [`report`] is made by the [`agent`], travels over a [`transport`], lands in the [`fleet`], is
 //! scored by a [`policy`] (the formula) and offered to a [`pick`] (by the strategy), which the
 //! [`api`] serves; [`run`] starts all of it. [`sim`] compares strategies in virtual time. [`config`],
-//! [`telemetry`], [`mod@watch`] and [`clock`] stand beside, [`cli`] in front.
+//! [`telemetry`], [`mod@watch`], [`listen`], `serve` and [`clock`] stand beside, [`cli`] in front.
 //!
 //! The walk of a request is [`pick::pick`], the walk of a report [`pick::intake::Intake::run`]. The
 //! features `agent` and `host` leave out what the other role needs.
@@ -18,6 +18,9 @@ pub mod clock;
 pub mod config;
 pub mod telemetry;
 pub mod watch;
+pub mod listen;
+#[cfg(any(feature = "agent", feature = "host"))]
+pub mod serve;
 
 pub mod report;
 pub mod agent;

@@ -4,12 +4,14 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 use loadline::config::Config;
 
 use super::{Arrived, Ear, start};
-use crate::support::PATIENCE;
+use crate::process::Process;
+use crate::support::{PATIENCE, program};
 
 /// Status and body of a request over a Unix socket.
 fn ask(socket: &Path, head: &str, body: &str) -> (u16, String) {
@@ -154,4 +156,41 @@ async fn what_was_pushed_outlives_a_change_of_the_configuration() {
         assert_eq!(all.value("sessions"), Some(3.0));
     });
     agent.stop().await;
+}
+
+/// Clients that say nothing, or their head byte by byte, many more than the agent may have open files.
+#[test]
+fn quiet_and_slow_clients_keep_no_push_and_no_report_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("push");
+    let ear = Ear::open();
+    std::fs::write(folder.path().join("loadline.toml"), config(&socket, &ear)).unwrap();
+    let mut command = Command::new("sh");
+    command.current_dir(folder.path()).env_remove("LOADLINE_CONFIG").env_remove("LOADLINE_LOG");
+    command.args(["-c", "ulimit -n 256 && exec \"$0\" agent"]).arg(program());
+    let mut agent = Process::of(command);
+    agent.until("agent ");
+    let files = |agent: &Process| {
+        std::fs::read_dir(format!("/proc/{}/fd", agent.child.id())).unwrap().count()
+    };
+    assert_eq!(ask(&socket, "GET /v1/metrics", "").0, 200, "it listens");
+    let before = files(&agent);
+    let mut clients = Vec::new();
+    for number in 0..400 {
+        let mut client = UnixStream::connect(&socket).unwrap();
+        if number % 2 == 0 {
+            client.write_all(b"POST /v1/metrics HTTP/1.1\r\nhos").unwrap();
+        }
+        clients.push(client);
+        if number % 40 == 39 {
+            let (status, answer) = ask(&socket, "POST /v1/metrics", "{\"sessions\": 12}");
+            assert_eq!(status, 204, "{answer}");
+        }
+    }
+    ear.until("what was pushed", |report| report.value("sessions") == Some(12.0));
+    let during = files(&agent);
+    assert!(during > before && during <= before + 40, "{before} open files, then {during}");
+    let mut said = Vec::new();
+    agent.until_with("all HTTP connections are taken", &mut said);
+    assert_eq!(agent.end("-TERM"), Some(0));
 }

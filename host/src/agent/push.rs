@@ -5,14 +5,14 @@
 //! (`accepted`, `completed`, `in_flight`). One request is taken whole or refused whole. `GET
 //! /v1/metrics` shows how every metric stands. Requests of web pages (with an `Origin`, or to a host that is
 //! neither an address nor `localhost`) are refused: a page that somebody visits must not change what this
-//! machine reports.
+//! machine reports. What a client may take is bounded ([`limits`]), so that none keeps the others out.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path as FilePath;
 use std::time::Duration;
-use std::{fmt, io};
 
 use axum::Router;
 use axum::body::Bytes;
@@ -22,51 +22,88 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use serde_json::{Map, Value, json};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::JoinHandle;
 
 use super::{Change, Event, Place, Standing};
 use crate::config::{AgentConfig, MetricConfig, MetricSource, PushAddress, SourceKind, nearest};
+use crate::listen::{self, Families};
+use crate::serve::{Limits, Listener, Server};
 
 /// Bytes of a push at most: a few hundred names with numbers.
 const BODY_BYTES_MAX: usize = 64 << 10;
+
+/// Connections of applications at most, and one in so many files that the process may open.
+const CONNECTIONS_MAX: (u64, u64) = (256, 8);
+/// Time for a push to come in and be taken: it is short, and comes from this machine.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// Time for open pushes to be taken when the agent ends.
+const END_WAIT: Duration = Duration::from_millis(200);
 
 /// Time between two tries to listen: the agent that this one follows may still do.
 const RETRY: Duration = Duration::from_millis(100);
 /// Tries after which it is said that it does not succeed.
 const TRIES_IN_SILENCE: u32 = 50;
 
-/// Serves what the configuration says, until dropped; must be called inside a runtime.
-pub(super) fn start(config: &AgentConfig, events: &mpsc::Sender<Event>) -> JoinSet<()> {
-    let mut server = JoinSet::new();
-    let router = router(Taken { names: Names::new(config).into(), events: events.clone() });
-    match config.push.clone() {
-        PushAddress::Off => {}
-        PushAddress::Tcp(address) => {
-            server.spawn(async move {
-                let listener = listen(&address, || bind_tcp(address)).await;
-                let router = router.layer(middleware::from_fn(refuse_other_names));
-                ended(axum::serve(listener, router).await);
-            });
+/// Takes pushes; ends when it is dropped.
+pub(super) struct Pushes {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Pushes {
+    /// Takes pushes where the configuration says; must be called inside a runtime.
+    pub(super) fn start(config: &AgentConfig, events: &mpsc::Sender<Event>) -> Option<Self> {
+        let is_by_address = match &config.push {
+            PushAddress::Off => return None,
+            PushAddress::Tcp(_) => true,
+            PushAddress::Unix(_) => false,
+        };
+        let mut router = router(Taken { names: Names::new(config).into(), events: events.clone() });
+        if is_by_address {
+            router = router.layer(middleware::from_fn(refuse_other_names));
         }
-        PushAddress::Unix(path) => {
-            server.spawn(async move {
-                let bind = || bind_unix(&path);
-                let listener = listen(&path.display(), bind).await;
-                ended(axum::serve(listener, router).await);
-            });
+        let address = config.push.clone();
+        let (stop, mut stopped) = oneshot::channel();
+        let task = tokio::spawn(async move {
+            let listener = tokio::select! {
+                listener = listen(&address) => listener,
+                _ = &mut stopped => return,
+            };
+            let server = Server::start(listener, router, limits(), Refused::too_slow);
+            stopped.await.ok(); // whoever would say so is gone: the same
+            server.close(END_WAIT).await;
+        });
+        Some(Self { stop, task })
+    }
+
+    /// Takes no more; what has begun to come is taken, or refused.
+    pub(super) async fn end(self) {
+        drop(self.stop);
+        if let Err(error) = self.task.await {
+            tracing::error!(%error, "the task that takes pushes failed");
         }
     }
-    server
+}
+
+/// What applications may take.
+fn limits() -> Limits {
+    let (most, one_in) = CONNECTIONS_MAX;
+    Limits {
+        connections: listen::room_for(most, one_in),
+        head_bytes: 16 << 10,
+        answer: ANSWER_LIMIT,
+        ..Limits::default()
+    }
 }
 
 /// Tries to listen until it succeeds: reports go on without.
-async fn listen<L>(address: &impl fmt::Display, bind: impl Fn() -> io::Result<L>) -> L {
+async fn listen(address: &PushAddress) -> Listener {
     let mut tries = 0;
     loop {
         tries += 1;
-        match bind() {
+        match bind(address) {
             Ok(listener) => return listener,
             Err(error) if tries == TRIES_IN_SILENCE => {
                 tracing::warn!(%address, %error, "cannot listen for pushes; it is tried on; set agent.push");
@@ -77,16 +114,14 @@ async fn listen<L>(address: &impl fmt::Display, bind: impl Fn() -> io::Result<L>
     }
 }
 
-fn ended(result: io::Result<()>) {
-    if let Err(error) = result {
-        tracing::error!(%error, "serving pushes failed");
+fn bind(address: &PushAddress) -> io::Result<Listener> {
+    match address {
+        PushAddress::Off => Err(io::ErrorKind::Unsupported.into()),
+        PushAddress::Tcp(address) => {
+            listen::tcp(*address, Families::Apart, std::iter::empty()).map(Listener::from)
+        }
+        PushAddress::Unix(path) => bind_unix(path).map(Listener::from),
     }
-}
-
-fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
-    let listener = std::net::TcpListener::bind(address)?;
-    listener.set_nonblocking(true)?;
-    TcpListener::from_std(listener)
 }
 
 /// A socket file that nobody listens on any more is taken over. Who may reach it may push, as on
@@ -272,6 +307,12 @@ impl Refused {
     fn web_page() -> Self {
         let message = "web pages may not push".to_owned();
         Self::new(StatusCode::FORBIDDEN, "web_page", message)
+    }
+
+    /// The answer to a push that did not come in time.
+    fn too_slow(limit: Duration) -> Response {
+        let message = format!("the push was not there within {limit:?}");
+        Self::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message).into_response()
     }
 
     fn stopping() -> Self {

@@ -38,6 +38,13 @@ struct Inner<'e> {
     hint: Option<&'e str>,
 }
 
+/// The answer where a request's time has passed.
+#[must_use]
+pub fn too_slow(limit: Duration) -> Response {
+    let message = format!("the request was not there and answered within {limit:?}");
+    ApiError::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message).into_response()
+}
+
 impl ApiError {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         Self { status, code, message: message.into(), hint: None }
@@ -122,11 +129,6 @@ impl ApiError {
         let message = "the policies' thread is still busy with it";
         Self::new(StatusCode::GATEWAY_TIMEOUT, "still_busy", message)
             .hint("GET /v1/policies/NAME shows what becomes of it")
-    }
-
-    pub(super) fn too_slow(limit: Duration) -> Self {
-        let message = format!("the request was not there and answered within {limit:?}");
-        Self::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message)
     }
 
     pub(super) fn not_utf8(what: &str) -> Self {

@@ -14,7 +14,6 @@ use tokio::task::JoinSet;
 
 use super::judge::judge;
 use super::{HANDOVER, RunError};
-use crate::api::serve::{self, Server};
 use crate::api::{self, AdminToken, View};
 use crate::clock::Clock;
 use crate::config::{ConfigState, HostConfig, PoolConfig, Problem, ReportsConfig};
@@ -25,6 +24,7 @@ use crate::pick::score::Scorers;
 use crate::pick::supply::{self, Supply};
 use crate::policy::{Limits, PolicyEngine};
 use crate::report::Keyring;
+use crate::serve::{self, Server};
 use crate::transport::{Batch, Connections, Inlet, Place, Room, Status};
 
 /// Time for open requests to finish when the host stops.
@@ -122,7 +122,7 @@ impl Host {
             config: config.clone(),
             reports: reports.clone(),
             http,
-            server: Server::start(listener, router, serve::Limits::default()),
+            server: Server::start(listener, router, serve::Limits::default(), api::too_slow),
             retired: Vec::new(),
             receiver,
             connections,
@@ -188,7 +188,7 @@ impl Host {
             Problem::new("host.listen", what)
         })?;
         let router = api::router(Arc::clone(&self.view));
-        let server = Server::start(listener, router, serve::Limits::default());
+        let server = Server::start(listener, router, serve::Limits::default(), api::too_slow);
         let mut old = std::mem::replace(&mut self.server, server);
         old.retire();
         self.retired.retain(|server| !server.has_ended());
