@@ -118,7 +118,7 @@ impl Agent {
         let meters = meters.collect();
         let counters = config.services.iter().flat_map(|service| {
             let [accepted, completed, in_flight] =
-                service.counters().map(|source| source.is_some());
+                service.offer.counters().map(|source| source.is_some());
             [(false, accepted), (false, completed), (true, in_flight)]
         });
         let tallies = counters.map(|(level, waited_for)| Tally::new(level, waited_for)).collect();
@@ -297,7 +297,7 @@ impl Agent {
             metrics: named(&self.config.metrics, of_machine),
             services: services
                 .map(|(service, counts)| {
-                    let (own, others) = rest.split_at(service.metrics.len());
+                    let (own, others) = rest.split_at(service.offer.metrics.len());
                     rest = others;
                     offered(service, own, counts)
                 })
@@ -312,7 +312,7 @@ impl Agent {
 
 /// Every metric of an agent, in the order of [`Place::Meter`].
 fn all_metrics(config: &AgentConfig) -> impl Iterator<Item = &MetricConfig> {
-    let of_services = config.services.iter().flat_map(|service| &service.metrics);
+    let of_services = config.services.iter().flat_map(|service| &service.offer.metrics);
     config.metrics.iter().chain(of_services)
 }
 
@@ -324,15 +324,16 @@ fn named<'a>(metrics: &'a [MetricConfig], values: &[f64]) -> Metrics<'a> {
 }
 
 fn offered<'a>(service: &'a ServiceConfig, values: &[f64], counts: &[u64]) -> Service<'a> {
+    let ServiceConfig { name, offer } = service;
     Service {
-        name: &service.name,
-        address: &service.address,
-        weight: service.weight,
-        metrics: named(&service.metrics, values),
+        name,
+        address: &offer.address,
+        weight: offer.weight,
+        metrics: named(&offer.metrics, values),
         accepted: counts[0],
         completed: counts[1],
         in_flight: u32::try_from(counts[2]).unwrap_or(u32::MAX),
-        labels: service.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
+        labels: offer.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
     }
 }
 

@@ -9,6 +9,8 @@ mod change;
 mod document;
 mod keys;
 mod machine;
+mod metric;
+mod offer;
 mod origin;
 mod preset;
 mod read;
@@ -30,15 +32,15 @@ use sha2::{Digest, Sha256};
 use crate::report::gate::SKEW_MAX;
 use crate::report::is_name;
 use agent::agent;
-pub use agent::{
-    AgentConfig, EVERY_MIN, MetricConfig, PushAddress, ServiceConfig, TIMEOUT_MAX, WINDOW_MAX,
-};
+pub use agent::{AgentConfig, PushAddress, ServiceConfig};
 pub use change::{Change, changes};
 use document::Document;
 pub use document::{Place, VARIABLE_PREFIX};
 pub use keys::{AllowConfig, KeyConfig, Secret, SecretSource};
 pub use machine::MachineConfig;
 use machine::machine;
+pub use metric::{EVERY_MIN, MetricConfig, TIMEOUT_MAX, WINDOW_MAX};
+pub use offer::Offer;
 pub use origin::{Origin, Role, USUAL_FILE, Written};
 pub use preset::PRESETS;
 use read::Section;
@@ -503,7 +505,7 @@ impl Config {
             report("machine".to_owned(), what.to_owned());
         }
         for machine in &self.machines {
-            if let Some(name) = twice(machine.metrics.iter().map(|metric| &metric.name)) {
+            if let Some(name) = twice(machine.offer.metrics.iter().map(|metric| &metric.name)) {
                 let what = format!("two metrics of {:?} are named {name:?}", machine.name);
                 report("machine.metric".to_owned(), what);
             }

@@ -78,7 +78,7 @@ fn metric_names(config: &AgentConfig) -> Vec<Name> {
     let of_services = config
         .services
         .iter()
-        .flat_map(|service| service.metrics.iter().map(|_| service.name.as_str()));
+        .flat_map(|service| service.offer.metrics.iter().map(|_| service.name.as_str()));
     let services = of_machine.chain(of_services);
     let named = services.zip(all_metrics(config));
     named.map(|(service, metric)| (service.to_owned(), metric.name.clone())).collect()
@@ -88,7 +88,7 @@ fn metric_names(config: &AgentConfig) -> Vec<Name> {
 fn counters(config: &AgentConfig) -> Vec<(Name, Option<MetricSource>)> {
     let of_service =
         config.services.iter().flat_map(|service| {
-            service.counters().into_iter().enumerate().map(|(number, source)| {
+            service.offer.counters().into_iter().enumerate().map(|(number, source)| {
                 ((service.name.clone(), number.to_string()), source.cloned())
             })
         });

@@ -164,8 +164,8 @@ impl Names {
         let machine = pushed(&config.metrics);
         let mut services = BTreeMap::new();
         for (number, service) in config.services.iter().enumerate() {
-            let mut names = pushed(&service.metrics);
-            let counters = service.counters().into_iter().zip(COUNTERS).enumerate();
+            let mut names = pushed(&service.offer.metrics);
+            let counters = service.offer.counters().into_iter().zip(COUNTERS).enumerate();
             for (index, (source, name)) in counters {
                 if source.is_some_and(is_pushed) {
                     names.insert(name.to_owned(), Place::Tally(3 * number + index));

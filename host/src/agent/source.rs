@@ -156,10 +156,15 @@ fn wishes(config: &AgentConfig) -> impl Iterator<Item = Wish<'_>> {
         timeout: metric.timeout,
     });
     let counters = config.services.iter().enumerate().flat_map(|(number, service)| {
-        let counters = service.counters().into_iter().enumerate();
+        let counters = service.offer.counters().into_iter().enumerate();
         counters.filter_map(move |(index, source)| {
             let place = Place::Tally(3 * number + index);
-            Some(Wish { place, source: source?, every: service.every, timeout: service.timeout })
+            Some(Wish {
+                place,
+                source: source?,
+                every: service.offer.every,
+                timeout: service.offer.timeout,
+            })
         })
     });
     metrics.chain(counters)

@@ -267,10 +267,11 @@ fn samples_of_before_an_outage_are_not_averaged_with_new_ones() {
 fn a_successor_goes_on_from_what_was_pushed() {
     let start = Instant::now();
     let push: MetricSource = "push".parse().expect("a source");
-    let service = |counted: &str| ServiceConfig {
-        accepted: Some(push.clone()),
-        in_flight: Some(counted.parse().expect("a source")),
-        ..ServiceConfig::new("web", "10.0.0.1:80")
+    let service = |counted: &str| {
+        let mut service = ServiceConfig::new("web", "10.0.0.1:80");
+        service.offer.accepted = Some(push.clone());
+        service.offer.in_flight = Some(counted.parse().expect("a source"));
+        service
     };
     let make = |names: &[&str], counted: &str| {
         let metrics = names.iter().map(|name| MetricConfig::new(name, push.clone()));

@@ -1,79 +1,54 @@
 //! `[[machine]]`: machines without an agent, which the host looks at itself.
 //!
-//! In: the table's keys, with what its preset says filled in. Out: what an agent of that machine would
-//! be told to read, less what only a program on it can see.
+//! In: the table's keys. Out: what an agent of that machine would be told to read, less what only a
+//! program on it can see.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::agent::{
-    AgentConfig, EVERY_MAX, EVERY_MIN, MetricConfig, PushAddress, ServiceConfig, TIMEOUT_MAX,
-    metric,
-};
+use super::agent::{AgentConfig, PushAddress, ServiceConfig};
+use super::as_text;
+use super::metric::{EVERY_MAX, EVERY_MIN};
+use super::offer::{Offer, offer};
 use super::read::Section;
-use super::source::{MetricSource, SourceKind};
-use super::{as_text, preset};
-use crate::report::METRICS_MAX;
+use super::source::SourceKind;
 
 /// `[[machine]]`
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MachineConfig {
     /// Its name.
     pub name: String,
-    /// `host:port` or a URL.
-    pub address: String,
     /// The service that it offers.
     pub service: String,
-    /// Capacity relative to other machines, > 0.
-    pub weight: f64,
     /// Time between two looks at whether every page answered.
     #[serde(serialize_with = "as_text")]
     pub interval: Duration,
-    /// Time between two looks at scraped counters.
-    #[serde(serialize_with = "as_text")]
-    pub every: Duration,
-    /// Time that such a look may take.
-    #[serde(serialize_with = "as_text")]
-    pub timeout: Duration,
-    /// Requests taken, a counter; `None`: not counted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub accepted: Option<MetricSource>,
-    /// Requests finished, a counter; `None`: not counted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub completed: Option<MetricSource>,
-    /// Requests open now; `None`: not counted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub in_flight: Option<MetricSource>,
-    /// Free words for constraints and failure domains.
-    pub labels: BTreeMap<String, String>,
-    /// What is read of it.
-    #[serde(rename = "metric")]
-    pub metrics: Vec<MetricConfig>,
+    /// Where it is, and what is read of it.
+    #[serde(flatten)]
+    pub offer: Offer,
 }
 
 impl MachineConfig {
     /// What an agent of that machine would be configured with.
     #[must_use]
     pub fn as_agent(&self) -> AgentConfig {
-        let machine = self.clone();
-        let service = ServiceConfig {
-            every: machine.every,
-            timeout: machine.timeout,
-            accepted: machine.accepted,
-            completed: machine.completed,
-            in_flight: machine.in_flight,
-            ..ServiceConfig::new(&machine.service, &machine.address)
+        let Offer { weight, labels, metrics, .. } = self.offer.clone();
+        let usual = Offer::new(&self.offer.address);
+        let counted = Offer {
+            weight: usual.weight,
+            labels: usual.labels,
+            metrics: usual.metrics,
+            ..self.offer.clone()
         };
         AgentConfig {
-            machine: machine.name,
-            interval: machine.interval,
-            weight: machine.weight,
+            machine: self.name.clone(),
+            interval: self.interval,
+            weight,
             push: PushAddress::Off,
-            labels: machine.labels,
-            metrics: machine.metrics,
-            services: vec![service],
+            labels,
+            metrics,
+            services: vec![ServiceConfig { name: self.service.clone(), offer: counted }],
         }
     }
 }
@@ -81,27 +56,13 @@ impl MachineConfig {
 pub(super) fn machine(mut section: Section<'_>) -> MachineConfig {
     let name = section.required_name("name");
     section.require("address");
-    let address = section.address("address");
-    preset::fill(&mut section, &address);
-    section.hand_down(&["every", "timeout"]);
-    let usual = ServiceConfig::new("default", &address);
     let config = MachineConfig {
-        service: section.name("service", usual.name),
-        weight: section.weight("weight"),
-        interval: section.duration("interval", Duration::from_secs(2), EVERY_MIN..=EVERY_MAX),
-        every: section.duration("every", usual.every, EVERY_MIN..=EVERY_MAX),
-        timeout: section.duration("timeout", usual.timeout, EVERY_MIN..=TIMEOUT_MAX),
-        accepted: section.checked("accepted"),
-        completed: section.checked("completed"),
-        in_flight: section.checked("in_flight"),
-        labels: section.labels("labels"),
-        metrics: section.sections("metric").into_iter().flatten().filter_map(metric).collect(),
         name,
-        address,
+        service: section.name("service", "default".to_owned()),
+        interval: section.duration("interval", Duration::from_secs(2), EVERY_MIN..=EVERY_MAX),
+        offer: offer(&mut section),
     };
-    section.bound("metric", config.metrics.len(), METRICS_MAX);
-    let counters = [&config.accepted, &config.completed, &config.in_flight].into_iter().flatten();
-    for source in config.metrics.iter().map(|metric| &metric.source).chain(counters) {
+    for source in config.offer.sources() {
         if matches!(source.kind, SourceKind::System(_) | SourceKind::Push) {
             let what = format!(
                 "{:?} can only be had by an agent on that machine; here are pages and commands",

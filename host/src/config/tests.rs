@@ -246,11 +246,11 @@ fn every_preset_is_a_good_machine_and_a_good_service() {
             format!("[host]\n[agent]\n[[{table}]]\nname = \"m\"\n{address}\npreset = \"{name}\"\n")
         };
         let config = Config::parse(&table("machine")).unwrap_or_else(|error| panic!("{error}"));
-        assert!(config.machines[0].metrics.len() > 2, "{name}");
+        assert!(config.machines[0].offer.metrics.len() > 2, "{name}");
         assert_eq!(Config::parse(&config.to_toml()).as_ref(), Ok(&config), "{name}");
         let config = Config::parse(&table("agent.service")).unwrap_or_else(|e| panic!("{e}"));
         let service = &config.agent.as_ref().expect("an agent").services[0];
-        let source = service.metrics[0].source.to_string();
+        let source = service.offer.metrics[0].source.to_string();
         assert!(source.contains(":http://10.0.0.7:"), "{source}");
     }
 }
@@ -268,7 +268,7 @@ fn what_is_written_beside_a_preset_hides_what_it_says() {
         name = "vllm.running"
         source = "prometheus:http://10.0.0.8/m#busy"
     "#;
-    let metrics = &Config::parse(text).expect("a good file").machines[0].metrics;
+    let metrics = &Config::parse(text).expect("a good file").machines[0].offer.metrics;
     let sources: Vec<_> = metrics.iter().map(|metric| metric.source.to_string()).collect();
     assert_eq!(
         sources,

@@ -106,7 +106,7 @@ fn hear(
     machine: &MachineConfig,
     deliver: impl Fn(Batch) + Send + Sync + 'static,
 ) -> impl FnMut(Vec<u8>) -> std::future::Ready<bool> + Send + 'static {
-    let from = source(&machine.address);
+    let from = source(&machine.offer.address);
     move |bytes| {
         deliver([Datagram { bytes: &bytes, received: Instant::now(), from }].into_iter().collect());
         ready(true)
