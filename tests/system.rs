@@ -18,6 +18,7 @@ mod deployments;
 mod entry;
 mod faults;
 mod feedback;
+mod folder;
 mod live;
 mod modules;
 mod net;

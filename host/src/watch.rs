@@ -1,16 +1,17 @@
 //! Files that may change under a running process: changes on disk in, "look now" out.
 //!
-//! Folders are watched, not files, so that renames, re-creation and swapped links are seen. Events only
-//! say that somebody should look; what changed is found by content. Whoever watches also looks every
-//! [`RESCAN`] by itself: for file systems without events, for folders that come later, and where the
-//! system gives no watch. [`Pace`] says when: after a short quiet, longer while a file is written.
+//! Folders are watched, not files, so that renames, re-creation and swapped links are seen; for one that
+//! is not there its nearest ancestor, until it comes. Events only say that somebody should look; what
+//! changed is found by content. Whoever watches also looks every [`RESCAN`] by itself: for file systems
+//! without events, and where the system gives no watch. [`Pace`] says when: after a short quiet, longer
+//! while a file is written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind};
@@ -40,12 +41,33 @@ pub struct Watch {
     watcher: Option<RecommendedWatcher>,
     /// What is watched, by what tells a folder from another one of its name: device and inode.
     watched: BTreeMap<(u64, u64), PathBuf>,
+    awaited: Arc<Mutex<Awaited>>,
     handler: Handler,
     /// That the system gives no watch was said.
     complained: bool,
 }
 
 type Handler = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// Folders that are not there.
+#[derive(Debug, Default)]
+struct Awaited {
+    /// What has to come first.
+    paths: BTreeSet<PathBuf>,
+    /// What is watched for them alone: nothing else in there matters.
+    ancestors: BTreeSet<PathBuf>,
+}
+
+/// A folder that is there, for one that is wanted.
+#[derive(Debug, PartialEq, Eq)]
+struct Nearest {
+    folder: PathBuf,
+    /// Where the wanted one is not there: what in this folder has to come first.
+    awaited: Option<PathBuf>,
+}
+
+/// Times that folders are looked for again when some came meanwhile.
+const CHASES: u32 = 4;
 
 impl Watch {
     /// Watches nothing yet. `look` is called from another thread and must not block; while a file is
@@ -55,22 +77,48 @@ impl Watch {
         is_wanted: impl Fn(&Path) -> bool + Send + Sync + 'static,
         look: impl Fn(Hint) + Send + Sync + 'static,
     ) -> Self {
+        let awaited = Arc::<Mutex<Awaited>>::default();
+        let known = Arc::clone(&awaited);
         let handler = move |event: Event| {
-            if let Some(hint) = hint_of(&event, &is_wanted) {
+            let hint = {
+                let awaited = known.lock().unwrap_or_else(PoisonError::into_inner);
+                hint_of(&event, &is_wanted, &awaited)
+            };
+            if let Some(hint) = hint {
                 look(hint);
             }
         };
         let (watched, handler) = (BTreeMap::new(), Arc::new(handler));
-        Self { watcher: None, watched, handler, complained: false }
+        Self { watcher: None, watched, awaited, handler, complained: false }
     }
 
     /// Watches these folders, as they are now, and no other. To be called at each look: a folder may
     /// have been made anew.
     pub fn keep(&mut self, folders: &[PathBuf]) {
+        let all = || folders.iter().filter_map(|folder| Nearest::of(folder)).collect::<Vec<_>>();
+        let mut nearest = all();
+        for _ in 0..CHASES {
+            self.watch_all(&nearest);
+            // One that came before its ancestor was watched was told by no event.
+            let before = std::mem::replace(&mut nearest, all());
+            if before == nearest {
+                return;
+            }
+        }
+    }
+
+    fn watch_all(&mut self, nearest: &[Nearest]) {
+        let of_wanted = nearest.iter().filter(|one| one.awaited.is_none()).map(|one| &one.folder);
+        let of_wanted: BTreeSet<_> = of_wanted.collect();
+        let folders = nearest.iter().map(|one| &one.folder);
+        let ancestors = folders.filter(|folder| !of_wanted.contains(folder)).cloned().collect();
+        let paths = nearest.iter().filter_map(|one| one.awaited.clone()).collect();
+        *self.awaited.lock().unwrap_or_else(PoisonError::into_inner) = Awaited { paths, ancestors };
+
         // One folder under two names has one watch in the kernel, and so here.
         let mut found = BTreeMap::new();
-        for folder in folders {
-            let about = std::fs::metadata(folder).ok().filter(std::fs::Metadata::is_dir);
+        for Nearest { folder, .. } in nearest {
+            let about = std::fs::metadata(folder).ok();
             found.extend(about.map(|about| ((about.dev(), about.ino()), folder)));
         }
         let gone = self.watched.extract_if(.., |folder, _| !found.contains_key(folder));
@@ -131,10 +179,37 @@ fn limit_of(error: &notify::Error) -> Option<&'static str> {
     }
 }
 
+impl Nearest {
+    /// `None`: not even the root is there.
+    fn of(folder: &Path) -> Option<Self> {
+        let path = std::path::absolute(folder).ok()?;
+        let folder = path.ancestors().find(|ancestor| ancestor.is_dir())?.to_owned();
+        let first = path.strip_prefix(&folder).ok().and_then(|rest| rest.components().next());
+        Some(Self { awaited: first.map(|first| folder.join(first)), folder })
+    }
+}
+
+impl Awaited {
+    /// Whether an event is about what has to come first; `None`: it is about something else.
+    fn is_it(&self, event: &Event) -> Option<bool> {
+        if event.paths.iter().any(|path| self.paths.contains(path)) {
+            return Some(true);
+        }
+        let in_ancestor =
+            |path: &PathBuf| path.parent().is_some_and(|parent| self.ancestors.contains(parent));
+        let is_beside = !event.paths.is_empty() && event.paths.iter().all(in_ancestor);
+        is_beside.then_some(false)
+    }
+}
+
 /// What an event means; `None`: nothing. Reading a file is no change, or our own would be one.
-fn hint_of(event: &Event, is_wanted: &impl Fn(&Path) -> bool) -> Option<Hint> {
+fn hint_of(event: &Event, is_wanted: &impl Fn(&Path) -> bool, awaited: &Awaited) -> Option<Hint> {
     if event.need_rescan() {
         return Some(Hint::Changed); // events were lost
+    }
+    if let Some(is_it) = awaited.is_it(event) {
+        let is_read = matches!(event.kind, EventKind::Access(_));
+        return (is_it && !is_read).then_some(Hint::Changed);
     }
     let of_wanted = || event.paths.is_empty() || event.paths.iter().any(|path| is_wanted(path));
     match event.kind {
@@ -259,7 +334,42 @@ mod tests {
             (other(renamed), Some(Hint::Changed)),
             (lost, Some(Hint::Changed)),
         ] {
-            assert_eq!(hint_of(&event, &config), hint, "{event:?}");
+            assert_eq!(hint_of(&event, &config, &Awaited::default()), hint, "{event:?}");
         }
+    }
+
+    #[test]
+    fn of_the_ancestor_of_a_folder_that_is_not_there_only_the_way_to_it_matters() {
+        let root = tempfile::tempdir().expect("a folder");
+        let wanted = root.path().join("some/policies");
+        let (told, events) = std::sync::mpsc::channel();
+        let look = move |hint| told.send(hint).expect("the test waits");
+        let mut watch = Watch::new(|path| path.ends_with("a.wasm"), look);
+        let patience = Duration::from_secs(30);
+        watch.keep(std::slice::from_ref(&wanted));
+        std::fs::write(root.path().join("other"), "").expect("written");
+        std::fs::create_dir(root.path().join("beside")).expect("made");
+        std::fs::create_dir(root.path().join("some")).expect("made");
+        assert_eq!(events.recv_timeout(patience), Ok(Hint::Changed));
+        watch.keep(std::slice::from_ref(&wanted));
+        std::fs::create_dir(&wanted).expect("made");
+        assert_eq!(events.recv_timeout(patience), Ok(Hint::Changed));
+        assert!(events.try_recv().is_err(), "what came beside was told");
+        watch.keep(std::slice::from_ref(&wanted));
+        std::fs::write(wanted.join("a.wasm"), "").expect("written");
+        assert!(events.recv_timeout(patience).is_ok());
+    }
+
+    #[test]
+    fn a_link_that_leads_to_the_folder_brings_it() {
+        let root = tempfile::tempdir().expect("a folder");
+        let wanted = root.path().join("some/policies");
+        std::fs::create_dir_all(root.path().join("beside/policies")).expect("made");
+        let (told, events) = std::sync::mpsc::channel();
+        let mut watch = Watch::new(|_| false, move |hint| told.send(hint).expect("the test waits"));
+        watch.keep(std::slice::from_ref(&wanted));
+        std::os::unix::fs::symlink("beside", root.path().join("some")).expect("linked");
+        assert_eq!(events.recv_timeout(Duration::from_secs(30)), Ok(Hint::Changed));
+        assert_eq!(Nearest::of(&wanted).map(|one| one.awaited), Some(None));
     }
 }
