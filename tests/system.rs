@@ -27,6 +27,7 @@ mod process;
 mod regressions;
 mod reload;
 mod settings;
+mod signing;
 mod sim;
 mod sources;
 mod strain;

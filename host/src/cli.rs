@@ -85,7 +85,7 @@ enum Command {
     /// Compare strategies on a simulated farm, before they are used
     #[cfg(feature = "host")]
     Sim(sim::Arguments),
-    /// Make, check, try and measure policies
+    /// Make, check, try, measure and sign policies
     #[cfg(feature = "host")]
     Policy(policy::Arguments),
     /// Look at the configuration
@@ -165,7 +165,9 @@ fn perform(args: Args) -> Result<(), Failure> {
             run(origin)
         }
         #[cfg(feature = "host")]
-        Command::Policy(arguments) => policy::policy(&arguments).map(|result| say(&result)),
+        Command::Policy(arguments) => {
+            policy::policy(&arguments, &origin(Role::AsWritten)).map(|result| say(&result))
+        }
         command => {
             let role = match command {
                 Command::Agent => Role::Agent,

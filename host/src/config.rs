@@ -16,6 +16,7 @@ mod preset;
 mod read;
 mod relay;
 mod reports;
+mod signatures;
 mod source;
 mod state;
 
@@ -47,6 +48,9 @@ use read::Section;
 pub(crate) use read::nearest;
 pub use relay::RelayConfig;
 pub use reports::{Carrier, Destination, Groups, PORT};
+pub use signatures::{KeyId, PublicKey, SignatureMode, SignaturesConfig};
+#[cfg(feature = "host")]
+pub(crate) use signatures::{from_hex, hex};
 pub use source::{
     Fold, Label, Labels, MetricSource, NginxField, Of, Part, Query, Selector, SourceKind,
     SystemMetric, SystemSource, Term,
@@ -160,6 +164,8 @@ pub struct HostConfig {
     pub removal_grace: Duration,
     /// Holds the token that calls which change something need; empty: those calls are off.
     pub admin_token_file: PathBuf,
+    /// Whose signatures policy files need.
+    pub signatures: SignaturesConfig,
 }
 
 impl HostConfig {
@@ -403,6 +409,7 @@ impl Default for HostConfig {
             removal_grace: Duration::from_secs(10),
             admin_token_file: PathBuf::new(),
             decisions: 1_024,
+            signatures: SignaturesConfig::default(),
         }
     }
 }
@@ -583,6 +590,9 @@ fn host(mut section: Section<'_>) -> HostConfig {
         admin_token_file: section
             .string("admin_token_file")
             .map_or(default.admin_token_file, PathBuf::from),
+        signatures: section
+            .section("signatures")
+            .map_or_else(SignaturesConfig::default, signatures::signatures),
     };
     section.finish();
     config

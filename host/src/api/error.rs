@@ -185,6 +185,15 @@ impl From<WishError> for ApiError {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, "policy_refused", message)
                     .hint("nothing was changed; `loadline policy check FILE` shows each step")
             }
+            WishError::NotSigned(_) => Self::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "not_signed",
+                message,
+            )
+            .hint(
+                "nothing was changed; send what `loadline policy sign FILE` wrote into FILE.sig \
+                     in the header loadline-signature",
+            ),
             WishError::NotKept(_) => Self::new(StatusCode::CONFLICT, "not_kept", message)
                 .hint("GET /v1/policies/NAME lists those that are; PUT uploads any other"),
             WishError::Write { .. } => {

@@ -223,11 +223,17 @@ fn policies(view: &View) -> Vec<Family> {
     let mut loads = family("policy_loads", "Policy files and built-ins loaded", true);
     let mut refusals = family("policy_refusals", "Policy files refused", true);
     let mut refused = family("policy_refused", "1 while the newest file is refused", false);
+    let mut waiting = family("policy_waiting", "1 while a file waits for its signature", false);
+    let mut unsigned =
+        family("policy_unsigned", "1 while what is used is not signed by a known key", false);
     for (name, entry) in view.board.lock().iter() {
         let labels = vec![("policy", (**name).to_owned())];
         loads.samples.push((labels.clone(), entry.loads));
         refusals.samples.push((labels.clone(), entry.refusals));
-        refused.samples.push((labels, u64::from(entry.refused.is_some())));
+        refused.samples.push((labels.clone(), u64::from(entry.refused.is_some())));
+        waiting.samples.push((labels.clone(), u64::from(entry.waiting.is_some())));
+        let is_unsigned = entry.newest().is_some_and(|kept| kept.vouch.trouble().is_some());
+        unsigned.samples.push((labels, u64::from(is_unsigned)));
     }
-    vec![loads, refusals, refused]
+    vec![loads, refusals, refused, waiting, unsigned]
 }

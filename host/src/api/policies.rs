@@ -20,10 +20,12 @@ use super::{ApiError, Name, View};
 use crate::config::is_policy_name;
 use crate::pick::supply::{Action, Event, Wish};
 use crate::pick::{Pools, pool};
-use crate::policy::{Entry, Form, Generation, Kept, Kind, Origin, Step};
+use crate::policy::{Entry, Form, Generation, Kept, Kind, Origin, Step, Vouch};
 
 /// An uploaded policy at most: what a file may have.
 const POLICY_BYTES_MAX: usize = 16 << 20;
+/// Carries an uploaded policy's signatures.
+const SIGNATURE: &str = "loadline-signature";
 /// What a change may take: a compilation's own limit, and then some.
 const WISH_WAIT: Duration = Duration::from_secs(60);
 
@@ -35,7 +37,7 @@ pub(super) struct Policy {
     /// `built-in` or the file.
     origin: String,
     /// `active` in a pool, `loaded`, `loading`, `quarantined` in every pool that wants it, `removed`
-    /// (its file is gone), `idle` (a built-in nobody asked for) or `refused`.
+    /// (its file is gone), `idle` (a built-in nobody asked for), `refused`, or `waiting` for a signature.
     state: &'static str,
     generation: Option<String>,
     previous: Option<String>,
@@ -48,6 +50,8 @@ pub(super) struct Policy {
     loading: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<Refused>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting: Option<Waiting>,
     pools: Vec<Use>,
 }
 
@@ -58,6 +62,7 @@ struct Version {
     /// `active`, `previous`, `loaded` (the newest, in no pool), `quarantined` or `removed`.
     state: &'static str,
     origin: String,
+    signature: Signature,
     loaded_s_ago: u64,
     steps: Vec<Taken>,
 }
@@ -78,6 +83,27 @@ struct Refused {
     generation: Option<String>,
     reason: String,
     steps: Vec<Taken>,
+}
+
+/// A file that is not used yet.
+#[derive(Serialize)]
+struct Waiting {
+    file: String,
+    generation: String,
+    reason: String,
+    since_s: u64,
+}
+
+/// Who vouches for a generation.
+#[derive(Serialize)]
+struct Signature {
+    /// `off`, `built-in`, `good`, `missing` or `wrong`.
+    state: &'static str,
+    /// The id of the key that signed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
 }
 
 /// A pool that names the policy.
@@ -115,8 +141,15 @@ impl Policy {
             _ if entry.loading.is_some() => "loading",
             (Some(version), _) => version.state,
             (None, Some(_)) => "refused",
+            (None, None) if entry.waiting.is_some() => "waiting",
             (None, None) => "idle",
         };
+        let waiting = entry.waiting.as_ref().map(|waiting| Waiting {
+            file: waiting.path.display().to_string(),
+            generation: waiting.generation.to_string(),
+            reason: waiting.why.clone(),
+            since_s: seconds_since(waiting.since),
+        });
         let refused = entry.refused.as_ref().map(|refused| Refused {
             file: refused.path.display().to_string(),
             generation: refused.generation.map(|generation| generation.to_string()),
@@ -141,6 +174,7 @@ impl Policy {
             generations: versions,
             loading: entry.loading.map(|generation| generation.to_string()),
             refused,
+            waiting,
             pools,
         }
     }
@@ -167,10 +201,24 @@ impl Version {
         Self {
             state,
             origin: origin(kept),
-            loaded_s_ago: Instant::now().saturating_duration_since(kept.loaded).as_secs(),
+            signature: Signature::of(&kept.vouch),
+            loaded_s_ago: seconds_since(kept.loaded),
             steps: kept.steps.iter().map(Taken::of).collect(),
             generation,
         }
+    }
+}
+
+impl Signature {
+    fn of(vouch: &Vouch) -> Self {
+        let (state, key) = match vouch {
+            Vouch::Unchecked => ("off", None),
+            Vouch::BuiltIn => ("built-in", None),
+            Vouch::By(key) => ("good", Some(key.to_string())),
+            Vouch::Missing(_) => ("missing", None),
+            Vouch::Wrong(_) => ("wrong", None),
+        };
+        Self { state, key, reason: vouch.trouble().map(str::to_owned) }
     }
 }
 
@@ -179,6 +227,10 @@ impl Taken {
         let ms = step.took.as_secs_f64() * 1e3;
         Self { step: step.name, ms, failed: step.failed.clone() }
     }
+}
+
+fn seconds_since(instant: Instant) -> u64 {
+    Instant::now().saturating_duration_since(instant).as_secs()
 }
 
 fn origin(kept: &Kept) -> String {
@@ -230,8 +282,19 @@ pub(super) async fn upload(
     } else {
         Form::Wasm
     };
-    wish(&view, &name, Action::Upload(form, body.to_vec())).await?;
+    let signatures = signatures(&headers)?;
+    wish(&view, &name, Action::Upload { form, bytes: body.to_vec(), signatures }).await?;
     shown(&view, &name)
+}
+
+/// The lines of a signature file, in one header or several.
+fn signatures(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let lines = headers.get_all(SIGNATURE).iter().map(|line| line.to_str());
+    let lines: Vec<_> = lines.collect::<Result<_, _>>().map_err(|_| {
+        let hint = "a line of FILE.sig, as `loadline policy sign FILE` writes it";
+        ApiError::bad_parameter("the header loadline-signature is not text", hint)
+    })?;
+    Ok((!lines.is_empty()).then(|| lines.join("\n")))
 }
 
 /// `DELETE /v1/policies/{name}`

@@ -5,11 +5,13 @@ mod check;
 mod inspect;
 mod new;
 mod run;
+mod sign;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use super::Failure;
+use crate::config::Origin;
 use crate::policy::steps::Steps;
 use crate::policy::{Form, Limits, Module, PolicyEngine};
 use crate::watch::read;
@@ -21,11 +23,16 @@ A policy from nothing to a host, in four commands:
   loadline policy check target/wasm32-unknown-unknown/release/lightest.wasm
   cp target/wasm32-unknown-unknown/release/lightest.wasm ../policies/balanced.wasm
 
+Where hosts want signatures, the file and its signature go into the folder, in any order:
+  loadline policy keygen ops.key
+  loadline policy sign balanced.wasm --key ops.key
+  cp balanced.wasm balanced.wasm.sig policies/
+
 What would it have done on the farm as it is now?
   curl -s localhost:14000/v1/machines > fleet.json
   loadline policy run lightest.wasm --fleet fleet.json";
 
-/// Make, check, try and measure policies.
+/// Make, check, try, measure and sign policies.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
@@ -45,16 +52,25 @@ enum Command {
     Run(run::Arguments),
     /// Measure what its calls cost
     Bench(bench::Arguments),
+    /// Make a pair of keys to sign policies with
+    Keygen(sign::Keygen),
+    /// Sign policy files, so that hosts know whose they are
+    Sign(sign::Sign),
+    /// Say whose signature policy files have
+    Verify(sign::Verify),
 }
 
 /// Does it; what is to be printed.
-pub(super) fn policy(arguments: &Arguments) -> Result<String, Failure> {
+pub(super) fn policy(arguments: &Arguments, origin: &Origin) -> Result<String, Failure> {
     match &arguments.command {
         Command::New(arguments) => new::new(arguments),
         Command::Check(arguments) => check::check(arguments),
         Command::Inspect(arguments) => inspect::inspect(arguments),
         Command::Run(arguments) => run::run(arguments),
         Command::Bench(arguments) => bench::bench(arguments),
+        Command::Keygen(arguments) => sign::keygen(arguments),
+        Command::Sign(arguments) => sign::sign(arguments),
+        Command::Verify(arguments) => sign::verify(arguments, origin),
     }
 }
 

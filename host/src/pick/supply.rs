@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
@@ -24,11 +24,11 @@ use super::pool::{Pool, Wanted, index};
 use super::score::Scorers;
 use crate::clock::Clock;
 use crate::config::PoolConfig;
-use crate::policy::library::policy_name;
+use crate::policy::library::is_of_policy;
 use crate::policy::trial::{try_formula, try_strategy};
 use crate::policy::{
-    Entry, Form, FormulaGuest, Generation, Kind, Library, PolicyEngine, Start, StartError, Steps,
-    StrategyGuest, WishError,
+    Entry, Form, FormulaGuest, Generation, Kind, Library, PolicyEngine, Rules, Start, StartError,
+    Steps, StrategyGuest, WishError,
 };
 use crate::watch::{Hint, Pace, Watch};
 use seat::{Make, Seat};
@@ -64,8 +64,8 @@ pub struct Setup {
     pub pools: Vec<PoolConfig>,
     /// Where policies are dropped.
     pub folder: PathBuf,
-    /// How long a removed file's generation is used on.
-    pub grace: Duration,
+    /// What else is wanted of them.
+    pub rules: Rules,
     /// Told when every pool has its guests, or says why not.
     pub done: oneshot::Sender<()>,
 }
@@ -85,7 +85,14 @@ pub struct Wish {
 #[derive(Debug)]
 pub enum Action {
     /// Use this file's content from now on.
-    Upload(Form, Vec<u8>),
+    Upload {
+        /// How it is written.
+        form: Form,
+        /// The content.
+        bytes: Vec<u8>,
+        /// The text of its signatures, where it has any.
+        signatures: Option<String>,
+    },
     /// Use a generation that is kept; empty: the previous one.
     Activate(String),
     /// Remove its files.
@@ -135,14 +142,14 @@ impl Supply {
         let look = events.0.clone();
         // The receiver lives as long as this thread: a send that fails has nobody to tell.
         let look = move |hint| look.send(Event::Look(hint)).unwrap_or_default();
-        let watch = Watch::new(|path| policy_name(path).is_some(), look);
+        let watch = Watch::new(is_of_policy, look);
         let clock = pools.clock();
         Self { library, folder, watch, served, pools, scorers, events, board, clock, changes }
     }
 
-    /// Uses the generation of a removed file for so long.
-    pub fn set_grace(&mut self, grace: Duration) {
-        self.library.set_grace(grace);
+    /// Follows these rules.
+    pub fn set_rules(&mut self, rules: Rules) {
+        self.library.set_rules(rules);
     }
 
     /// Where the policies are shown.
@@ -172,8 +179,9 @@ impl Supply {
                 Ok(Event::Look(hint)) => pace.note(hint, Instant::now()),
                 Ok(Event::LookNow) => pace.hurry(Instant::now()),
                 Ok(Event::Configure(setup)) => {
+                    self.library.set_rules(setup.rules);
                     self.move_to(setup.folder);
-                    self.library.set_grace(setup.grace);
+                    self.library.rescan();
                     self.configure(&setup.pools);
                     setup.done.send(()).ok(); // nobody waits if the process is stopping
                 }
@@ -200,7 +208,9 @@ impl Supply {
     fn follow(&mut self, wish: Wish) {
         let Wish { name, action, done } = wish;
         let outcome = match action {
-            Action::Upload(form, bytes) => self.library.upload(&name, form, &bytes).map(Some),
+            Action::Upload { form, bytes, signatures } => {
+                self.library.upload(&name, form, &bytes, signatures.as_deref()).map(Some)
+            }
             Action::Activate(generation) => self.library.activate(&name, &generation).map(Some),
             Action::Delete => self.library.delete(&name).map(|()| None),
         };
@@ -256,7 +266,6 @@ impl Supply {
             self.folder.clone_from(&folder);
             self.library.move_to(folder);
             self.watch.keep(std::slice::from_ref(&self.folder));
-            self.library.rescan();
         }
     }
 
@@ -408,6 +417,10 @@ fn no_policy(library: &Library, folder: &Path, wanted: &Wanted) -> String {
     let refused = library.entries().get(name).and_then(|entry| entry.refused.as_ref());
     if let Some(refused) = refused {
         return refused.reason.clone();
+    }
+    let waiting = library.entries().get(name).and_then(|entry| entry.waiting.as_ref());
+    if let Some(waiting) = waiting {
+        return format!("{name} {}", waiting.why);
     }
     let folder = folder.display();
     format!("there is no policy {name}: drop {name}.wasm or {name}.formula into {folder}")

@@ -2,16 +2,17 @@
 //!
 //! In: what lies in the folder now, and what an operator asks for. Out: the generation to use of each
 //! name, those before it, and what is wrong with the others. Identity is the content's hash: touching a
-//! file loads nothing, and bytes that were refused are not tried again until they change. A file
-//! overrides the built-in of its name; a refused file leaves what was there. A file that is removed
+//! file loads nothing, and bytes that were refused are not tried again until they, or their signature,
+//! change. Where signatures are required, a file without one waits for it. A file overrides the built-in of its name; a refused file leaves what was there. A file that is removed
 //! is used on for a grace period; then the name goes back to the built-in, or, where there is none,
 //! to nobody. What an operator asks for is written into the folder first, so that a restart finds it.
 
 mod entry;
+mod wish;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write as _};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,30 +20,39 @@ use std::time::{Duration, Instant};
 use super::builtin::BUILTIN;
 use super::engine::PolicyEngine;
 use super::module::{Form, Generation, Module, ModuleError};
+use super::signature::{Trust, Vouch, read_beside};
 use super::steps::Steps;
+use crate::config::{HostConfig, SignatureMode};
 use crate::watch::read;
-pub use entry::{Entry, Kept, Origin, Refused};
+pub use entry::{Entry, Kept, Origin, Refused, Waiting};
+pub use wish::WishError;
 
-/// Why an operator's wish was not followed.
-#[derive(Debug, thiserror::Error)]
-pub enum WishError {
-    /// Nothing of this name.
-    #[error("there is no policy {0}")]
-    Unknown(String),
-    /// Not a good policy; nothing was written.
-    #[error("{0}")]
-    Refused(String),
-    /// Not among the generations that are kept.
-    #[error("{0}")]
-    NotKept(String),
-    /// The folder cannot be written.
-    #[error("cannot write {}: {error}", path.display())]
-    Write {
-        /// Where.
-        path: PathBuf,
-        /// The operating system's words.
-        error: io::Error,
-    },
+/// What lies in a policy file and beside it.
+struct Content {
+    bytes: Vec<u8>,
+    generation: Generation,
+    /// The text of its signature file.
+    signatures: Option<String>,
+    vouch: Vouch,
+    /// What was done so far.
+    steps: Steps,
+}
+
+/// What an operator may set.
+#[derive(Debug, Clone, Default)]
+pub struct Rules {
+    /// How long a removed file's generation is used on.
+    pub grace: Duration,
+    /// Whose signatures count.
+    pub trust: Trust,
+}
+
+impl Rules {
+    /// As configured.
+    #[must_use]
+    pub fn of(host: &HostConfig) -> Self {
+        Self { grace: host.removal_grace, trust: Trust::new(&host.signatures) }
+    }
 }
 
 /// Told of all entries.
@@ -53,12 +63,11 @@ pub struct Library {
     engine: PolicyEngine,
     folder: PathBuf,
     entries: BTreeMap<Arc<str>, Entry>,
-    /// Last content seen of each file, good or bad.
-    seen: BTreeMap<PathBuf, Option<Generation>>,
+    /// Last content seen of each file, good or bad, and who vouched for it.
+    seen: BTreeMap<PathBuf, Option<(Generation, Vouch)>>,
     /// What is wrong with the folder was said.
     complained: bool,
-    /// How long a removed file's generation is used on.
-    grace: Duration,
+    rules: Rules,
     /// Told whenever an entry changes.
     show: Show,
 }
@@ -81,14 +90,15 @@ impl Library {
             entries: BTreeMap::from_iter(BUILTIN.iter().map(built_in)),
             seen: BTreeMap::new(),
             complained: false,
-            grace: Duration::ZERO,
+            rules: Rules::default(),
             show: Box::new(show),
         }
     }
 
-    /// Uses the generation of a removed file for so long.
-    pub fn set_grace(&mut self, grace: Duration) {
-        self.grace = grace;
+    /// Follows these rules from the next scan on. What serves goes on: only what comes new needs what is
+    /// wanted now.
+    pub fn set_rules(&mut self, rules: Rules) {
+        self.rules = rules;
     }
 
     /// Reads another folder from the next scan on. What the old one held is treated as removed.
@@ -136,12 +146,16 @@ impl Library {
     /// When the next removed file's grace is over.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        self.entries.values().filter_map(|entry| entry.removed).min().map(|at| at + self.grace)
+        self.entries
+            .values()
+            .filter_map(|entry| entry.removed)
+            .min()
+            .map(|at| at + self.rules.grace)
     }
 
     /// Gives up what was removed long enough ago; true when any entry changed.
     pub fn give_up(&mut self, now: Instant) -> bool {
-        let grace = self.grace;
+        let grace = self.rules.grace;
         let (mut back, mut changed) = (Vec::new(), false);
         for (name, entry) in self
             .entries
@@ -213,10 +227,10 @@ impl Library {
         Some(paths.into_iter().filter_map(named).collect())
     }
 
-    /// Loads a file if its content is new.
+    /// Loads a file if its content is new, or who vouches for it.
     fn look_at(&mut self, path: &Path, name: &Arc<str>) -> bool {
-        let bytes = match read(path, self.engine.limits.file_bytes) {
-            Ok(bytes) => bytes,
+        let file = match self.read(path) {
+            Ok(file) => file,
             Err(reason) => {
                 let known = self.entries.get(name).and_then(|entry| entry.refused.as_ref());
                 if known.is_some_and(|refused| refused.path == path && refused.reason == reason) {
@@ -228,40 +242,76 @@ impl Library {
                 return true;
             }
         };
-        let generation = Generation::of(&bytes);
-        if self.seen.get(path) == Some(&Some(generation)) {
+        let look = Some((file.generation, file.vouch.clone()));
+        if self.seen.get(path) == Some(&look) {
             return false;
         }
-        self.seen.insert(path.to_owned(), Some(generation));
+        self.seen.insert(path.to_owned(), look);
+        let refused = |reason: &str, generation| Refused {
+            path: path.to_owned(),
+            generation: Some(generation),
+            reason: reason.to_owned(),
+            steps: file.steps.taken(),
+        };
         if let Some(other) = self.other_file(path, name) {
             let reason = format!("{} has the same policy name and is used", other.display());
-            let (path, generation) = (path.to_owned(), Some(generation));
-            self.refuse(name, Refused { path, generation, reason, steps: Vec::new() });
+            self.refuse(name, refused(&reason, file.generation));
             return true;
         }
-        self.load(path, name, &bytes);
+        match (self.rules.trust.mode(), &file.vouch) {
+            (SignatureMode::Require, Vouch::Missing(why)) => {
+                self.wait(path, name, file.generation, why)
+            }
+            (SignatureMode::Require, Vouch::Wrong(why)) => {
+                self.refuse(name, refused(why, file.generation));
+            }
+            _ => self.load(path, name, file),
+        }
         true
     }
 
+    /// A file's content and who vouches for it.
+    fn read(&self, path: &Path) -> Result<Content, String> {
+        let bytes = read(path, self.engine.limits.file_bytes)?;
+        let (generation, steps) = (Generation::of(&bytes), Steps::default());
+        let (mut signatures, mut vouch) = (None, Vouch::Unchecked);
+        if self.rules.trust.mode() != SignatureMode::Off {
+            let judged = steps.run("signature", || {
+                signatures = read_beside(path)
+                    .map_err(|what| Vouch::Wrong(format!("its signature file {what}")))?;
+                match self.rules.trust.judge(generation, signatures.as_deref()) {
+                    wrong @ (Vouch::Missing(_) | Vouch::Wrong(_)) => Err(wrong),
+                    good => Ok(good),
+                }
+            });
+            vouch = judged.unwrap_or_else(|wrong| wrong);
+        }
+        Ok(Content { bytes, generation, signatures, vouch, steps })
+    }
+
     /// Checks and compiles a file's content and takes it, or notes what is wrong with it.
-    fn load(&mut self, path: &Path, name: &Arc<str>, bytes: &[u8]) {
-        let (form, generation) = (Form::of(path).unwrap_or(Form::Wasm), Generation::of(bytes));
+    fn load(&mut self, path: &Path, name: &Arc<str>, file: Content) {
+        let Content { bytes, generation, signatures, vouch, steps } = file;
+        if let (SignatureMode::Warn, Some(why)) = (self.rules.trust.mode(), vouch.trouble()) {
+            let file = path.display();
+            tracing::warn!(policy = %name, %file, why, "policy file is used though no known key vouches for it");
+        }
+        let form = Form::of(path).unwrap_or(Form::Wasm);
         let kept = self.entries.get(name).and_then(|entry| {
             entry.generations.iter().find(|kept| kept.generation() == generation).cloned()
         });
         let origin = Origin::File(path.to_owned());
-        if let Some(kept) = kept {
-            self.accept(name, Kept { origin, content: Some((form, bytes.into())), ..kept });
-            return;
-        }
-        match self.compile(name, form, bytes) {
-            Ok(kept) => self.accept(name, Kept { origin, ..kept }),
-            Err((reason, steps)) => {
-                let reason = reason.to_string();
+        let compiled = match kept {
+            Some(kept) => Ok(Kept { content: Some((form, bytes.into())), ..kept }),
+            None => self.compile(name, form, &bytes, &steps),
+        };
+        match compiled {
+            Ok(kept) => self.accept(name, Kept { origin, signatures, vouch, ..kept }),
+            Err(reason) => {
                 let refused = Refused {
                     path: path.to_owned(),
                     generation: Some(generation),
-                    reason,
+                    reason: reason.to_string(),
                     steps: steps.taken(),
                 };
                 self.refuse(name, refused);
@@ -275,26 +325,25 @@ impl Library {
         name: &Arc<str>,
         form: Form,
         bytes: &[u8],
-    ) -> Result<Kept, (ModuleError, Steps)> {
+        steps: &Steps,
+    ) -> Result<Kept, ModuleError> {
         self.show_loading(name, Some(Generation::of(bytes)));
-        let steps = Steps::default();
-        let module = Module::load(&self.engine, form, bytes, &steps);
+        let module = Module::load(&self.engine, form, bytes, steps);
         self.show_loading(name, None);
-        match module {
-            Ok(module) => Ok(Kept {
-                module: Arc::new(module),
-                origin: Origin::BuiltIn,
-                content: Some((form, bytes.into())),
-                steps: steps.taken(),
-                loaded: Instant::now(),
-            }),
-            Err(error) => Err((error, steps)),
-        }
+        Ok(Kept {
+            module: Arc::new(module?),
+            origin: Origin::BuiltIn,
+            content: Some((form, bytes.into())),
+            signatures: None,
+            vouch: Vouch::BuiltIn,
+            steps: steps.taken(),
+            loaded: Instant::now(),
+        })
     }
 
     fn show_loading(&mut self, name: &Arc<str>, loading: Option<Generation>) {
         self.entries.entry(Arc::clone(name)).or_default().loading = loading;
-        (self.show)(&self.entries);
+        self.shown();
     }
 
     /// Another file of the same name that is in use.
@@ -309,23 +358,52 @@ impl Library {
 
     fn accept(&mut self, name: &Arc<str>, kept: Kept) {
         let entry = self.entries.entry(Arc::clone(name)).or_default();
-        let (kind, generation) = (kept.module.kind(), kept.generation());
+        let (kind, generation, vouch) = (kept.module.kind(), kept.generation(), kept.vouch.clone());
         let took: Duration = kept.steps.iter().map(|step| step.took).sum();
-        tracing::info!(policy = %name, %kind, %generation, ?took, "policy loaded");
-        entry.loads += 1;
-        let is_this = |refused: &mut Refused| kept.origin == Origin::File(refused.path.clone());
-        entry.refused.take_if(is_this);
+        let is_of = |path: &Path| kept.origin == Origin::File(path.to_owned());
+        entry.refused.take_if(|refused| is_of(&refused.path));
+        entry.waiting.take_if(|waiting| is_of(&waiting.path));
+        let same = entry.newest().filter(|newest| newest.is_same(&kept));
+        let is_signature_alone = same.is_some_and(|newest| newest.vouch != vouch);
+        entry.loads += u64::from(!is_signature_alone);
         entry.put(kept);
+        self.shown();
+        if is_signature_alone {
+            tracing::info!(policy = %name, %generation, %vouch, "policy's signature changed");
+        } else {
+            tracing::info!(policy = %name, %kind, %generation, %vouch, ?took, "policy loaded");
+        }
+    }
+
+    /// A good file, for all that is known, that nobody vouches for yet.
+    fn wait(&mut self, path: &Path, name: &Arc<str>, generation: Generation, why: &str) {
+        let entry = self.entries.entry(Arc::clone(name)).or_default();
+        entry.refused.take_if(|refused| refused.path == path);
+        let since = Instant::now();
+        let path = path.to_owned();
+        entry.waiting =
+            Some(Waiting { path: path.clone(), generation, why: why.to_owned(), since });
+        self.shown();
+        let file = path.display();
+        tracing::info!(policy = %name, %file, %generation, why, "policy waits for its signature");
     }
 
     fn refuse(&mut self, name: &Arc<str>, refused: Refused) {
         let entry = self.entries.entry(Arc::clone(name)).or_default();
-        let used = entry.newest().map(|kept| kept.generation().to_string());
-        let used = used.as_deref().unwrap_or("none");
-        let (file, reason) = (refused.path.display(), &refused.reason);
-        tracing::warn!(policy = %name, %file, reason, kept = used, "policy refused");
+        let kept = entry.newest().map(|kept| kept.generation().to_string());
+        let kept = kept.as_deref().unwrap_or("none").to_owned();
+        let Refused { path, reason, .. } = refused.clone();
         entry.refusals += 1;
+        entry.waiting.take_if(|waiting| waiting.path == path);
         entry.refused = Some(refused);
+        self.shown();
+        let file = path.display();
+        tracing::warn!(policy = %name, %file, reason, kept, "policy refused");
+    }
+
+    /// What is told can be looked at.
+    fn shown(&self) {
+        (self.show)(&self.entries);
     }
 
     /// A file is gone.
@@ -337,9 +415,10 @@ impl Library {
             return false;
         };
         entry.refused.take_if(|refused| refused.path == path);
+        entry.waiting.take_if(|waiting| waiting.path == path);
         let in_use = entry.newest().map(|kept| &kept.origin);
         if in_use == Some(&Origin::File(path.to_owned())) {
-            let grace = self.grace;
+            let grace = self.rules.grace;
             tracing::info!(policy = %name, ?grace, "policy file removed, its generation serves on for a while");
             entry.removed = Some(Instant::now());
             // A second file of the same name was refused because of this one: look at it again.
@@ -356,119 +435,21 @@ impl Library {
 
     fn compile_built_in(&mut self, name: &str) -> Option<Kept> {
         let (name, bytes) = BUILTIN.iter().find(|(built_in, _)| *built_in == name)?;
-        match self.compile(&Arc::from(*name), Form::Wasm, bytes) {
+        match self.compile(&Arc::from(*name), Form::Wasm, bytes, &Steps::default()) {
             Ok(kept) => Some(Kept { content: None, ..kept }),
-            Err((error, _)) => {
+            Err(error) => {
                 tracing::error!(policy = name, %error, "the built-in policy does not load");
                 None
             }
         }
     }
-
-    /// Takes a file's content as the newest generation of a name and writes it into the folder.
-    ///
-    /// # Errors
-    /// It is not good, and nothing has changed; or it cannot be written.
-    pub fn upload(
-        &mut self,
-        name: &str,
-        form: Form,
-        bytes: &[u8],
-    ) -> Result<Generation, WishError> {
-        let name: Arc<str> = Arc::from(name);
-        let compiled = self.compile(&name, form, bytes);
-        let kept = compiled.map_err(|(error, _)| WishError::Refused(error.to_string()))?;
-        self.write_and_use(&name, kept)
-    }
-
-    /// Goes to a generation that is kept, the previous one if `generation` is empty, and writes it
-    /// into the folder.
-    ///
-    /// # Errors
-    /// It is not kept; or the folder cannot be written.
-    pub fn activate(&mut self, name: &str, generation: &str) -> Result<Generation, WishError> {
-        let entry = self.entries.get(name).ok_or_else(|| WishError::Unknown(name.to_owned()))?;
-        let Some(kept) = entry.kept(generation).cloned() else {
-            let kept: Vec<_> =
-                entry.generations.iter().map(|kept| kept.generation().to_string()).collect();
-            let kept = if kept.is_empty() { "none".to_owned() } else { kept.join(", ") };
-            let what =
-                if generation.is_empty() { "no previous generation" } else { "no such generation" };
-            return Err(WishError::NotKept(format!("{what} of {name} is kept; kept: {kept}")));
-        };
-        self.write_and_use(&Arc::from(name), kept)
-    }
-
-    /// Removes the files of a name: at once, without grace.
-    ///
-    /// # Errors
-    /// There is none, or it cannot be removed.
-    pub fn delete(&mut self, name: &str) -> Result<(), WishError> {
-        let files = self.files_of(name);
-        if files.is_empty() {
-            return Err(WishError::Unknown(format!("{name} in the policies folder")));
-        }
-        for path in files {
-            fs::remove_file(&path)
-                .map_err(|error| WishError::Write { path: path.clone(), error })?;
-            self.seen.remove(&path);
-            self.remove(&path);
-        }
-        if let Some(entry) = self.entries.get_mut(name).filter(|entry| entry.removed.is_some()) {
-            entry.removed = Instant::now().checked_sub(self.grace).or(entry.removed);
-        }
-        self.give_up(Instant::now());
-        Ok(())
-    }
-
-    /// The files of a name that are there.
-    fn files_of(&self, name: &str) -> Vec<PathBuf> {
-        let path = |ending: &str| self.folder.join(format!("{name}.{ending}"));
-        ["wasm", "formula"].map(path).into_iter().filter(|path| path.exists()).collect()
-    }
-
-    fn write_and_use(&mut self, name: &Arc<str>, kept: Kept) -> Result<Generation, WishError> {
-        let generation = kept.generation();
-        let mut others = self.files_of(name);
-        let origin = match &kept.content {
-            None => Origin::BuiltIn,
-            Some((form, bytes)) => {
-                let path = self.folder.join(format!("{name}.{}", form.ending()));
-                write_whole(&path, bytes)
-                    .map_err(|error| WishError::Write { path: path.clone(), error })?;
-                self.seen.insert(path.clone(), Some(generation));
-                others.retain(|other| *other != path);
-                Origin::File(path)
-            }
-        };
-        for path in others {
-            fs::remove_file(&path)
-                .map_err(|error| WishError::Write { path: path.clone(), error })?;
-            self.seen.remove(&path);
-        }
-        self.accept(name, Kept { origin, ..kept });
-        if let Some(entry) = self.entries.get_mut(name) {
-            entry.refused = None; // its file is written over or gone
-        }
-        Ok(generation)
-    }
 }
 
-/// Writes a file so that nobody ever sees half of it.
-fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = folder.join(format!(".{name}.{:016x}.new", fastrand::u64(..)));
-    let written = File::create_new(&temporary).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
-    });
-    let done = written.and_then(|()| fs::rename(&temporary, path));
-    if done.is_err() {
-        fs::remove_file(&temporary).ok(); // it may not be there
-    }
-    done
+/// Whether a file is a policy, or the signatures of one.
+pub(crate) fn is_of_policy(path: &Path) -> bool {
+    let is_beside = path.extension().is_some_and(|extension| extension == "sig");
+    let file = if is_beside { path.with_extension("") } else { path.to_owned() };
+    policy_name(&file).is_some()
 }
 
 /// The name that a file gives its policy; `None`: not a policy file.

@@ -51,6 +51,16 @@ impl Generation {
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
+
+    /// The generation of bytes with this SHA-256.
+    pub(super) fn of_hash(hash: [u8; 32]) -> Self {
+        Self(hash)
+    }
+
+    /// The SHA-256.
+    pub(super) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
 }
 
 impl fmt::Display for Generation {

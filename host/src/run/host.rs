@@ -22,7 +22,7 @@ use crate::pick::Pools;
 use crate::pick::intake::{self, Intake};
 use crate::pick::score::Scorers;
 use crate::pick::supply::{self, Supply};
-use crate::policy::{Limits, PolicyEngine};
+use crate::policy::{Limits, PolicyEngine, Rules};
 use crate::report::Keyring;
 use crate::serve::{self, Server};
 use crate::transport::{Batch, Connections, Inlet, Place, Room, Status};
@@ -97,7 +97,7 @@ impl Host {
             scorers,
             changes,
         );
-        supply.set_grace(config.removal_grace);
+        supply.set_rules(Rules::of(config));
         let view = Arc::new(View {
             pools: asked,
             fleet,
@@ -228,8 +228,7 @@ impl Host {
     async fn supply_with(&self, config: &HostConfig, pools: &[PoolConfig]) -> Result<(), Problem> {
         let (done, supplied) = oneshot::channel();
         let (pools, folder) = (pools.to_vec(), config.policies.clone());
-        let grace = config.removal_grace;
-        let setup = supply::Setup { pools, folder, grace, done };
+        let setup = supply::Setup { pools, folder, rules: Rules::of(config), done };
         let told = self.supply.send(supply::Event::Configure(setup));
         let ended = || Problem::new("pool", "the policies' thread has ended");
         told.map_err(|_| ended())?;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::super::module::{Form, Generation, Module};
+use super::super::signature::Vouch;
 use super::super::steps::Step;
 
 /// Generations of a name that are kept, the one in use included.
@@ -31,6 +32,10 @@ pub struct Kept {
     pub origin: Origin,
     /// The file's content; `None`: built in.
     pub(super) content: Option<(Form, Arc<[u8]>)>,
+    /// The text of its signature file.
+    pub(super) signatures: Option<String>,
+    /// Who vouches for it.
+    pub vouch: Vouch,
     /// What its loading took.
     pub steps: Vec<Step>,
     /// When it was loaded.
@@ -48,6 +53,19 @@ pub struct Refused {
     pub reason: String,
     /// How far it came.
     pub steps: Vec<Step>,
+}
+
+/// A file that is not used yet: nobody vouches for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// The file.
+    pub path: PathBuf,
+    /// Its content.
+    pub generation: Generation,
+    /// What it waits for.
+    pub why: String,
+    /// Since when.
+    pub since: Instant,
 }
 
 /// What is known under one name.
@@ -69,6 +87,8 @@ pub struct Entry {
     pub refusals: u64,
     /// The file that is not used now.
     pub refused: Option<Refused>,
+    /// The file that waits for its signature.
+    pub waiting: Option<Waiting>,
 }
 
 impl Entry {
@@ -97,6 +117,11 @@ impl Entry {
 }
 
 impl Kept {
+    /// Whether this is the same content from the same place.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.generation() == other.generation() && self.origin == other.origin
+    }
+
     /// Names it.
     #[must_use]
     pub fn generation(&self) -> Generation {

@@ -1,0 +1,200 @@
+//! What an operator asks of the library: it is done in the folder first, then here, so that a restart finds
+//! the same. A policy and its signatures are two files: the signatures of the old and the new content stand
+//! there together while the policy itself is exchanged, so that whatever is found in between is vouched for.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::super::module::{Form, Generation};
+use super::super::signature::{Vouch, beside, for_content, read_beside};
+use super::super::steps::Steps;
+use super::{Kept, Library, Origin};
+use crate::config::SignatureMode;
+
+/// Why an operator's wish was not followed.
+#[derive(Debug, thiserror::Error)]
+pub enum WishError {
+    /// Nothing of this name.
+    #[error("there is no policy {0}")]
+    Unknown(String),
+    /// Not a good policy; nothing was written.
+    #[error("{0}")]
+    Refused(String),
+    /// Nobody vouches for it, and somebody must; nothing was written.
+    #[error("{0}")]
+    NotSigned(String),
+    /// Not among the generations that are kept.
+    #[error("{0}")]
+    NotKept(String),
+    /// The folder cannot be written.
+    #[error("cannot write {}: {error}", path.display())]
+    Write {
+        /// Where.
+        path: PathBuf,
+        /// The operating system's words.
+        error: io::Error,
+    },
+}
+
+impl Library {
+    /// Takes a file's content, with its signatures if there are any, as the newest generation of a name
+    /// and writes them into the folder.
+    ///
+    /// # Errors
+    /// It is not good, and nothing has changed; or it cannot be written.
+    pub fn upload(
+        &mut self,
+        name: &str,
+        form: Form,
+        bytes: &[u8],
+        signatures: Option<&str>,
+    ) -> Result<Generation, WishError> {
+        let (name, steps): (Arc<str>, _) = (Arc::from(name), Steps::default());
+        let generation = Generation::of(bytes);
+        let signatures = signatures.map(|text| for_content(text, generation)).transpose();
+        let signatures = signatures.map_err(WishError::NotSigned)?;
+        let vouch = self.vouch(generation, signatures.as_deref())?;
+        let compiled = self.compile(&name, form, bytes, &steps);
+        let kept = compiled.map_err(|error| WishError::Refused(error.to_string()))?;
+        self.write_and_use(&name, Kept { signatures, vouch, ..kept })
+    }
+
+    /// Goes to a generation that is kept, the previous one if `generation` is empty, and writes it
+    /// into the folder.
+    ///
+    /// # Errors
+    /// It is not kept; or nobody vouches for it any more; or the folder cannot be written.
+    pub fn activate(&mut self, name: &str, generation: &str) -> Result<Generation, WishError> {
+        let entry = self.entries.get(name).ok_or_else(|| WishError::Unknown(name.to_owned()))?;
+        let Some(kept) = entry.kept(generation).cloned() else {
+            let kept: Vec<_> =
+                entry.generations.iter().map(|kept| kept.generation().to_string()).collect();
+            let kept = if kept.is_empty() { "none".to_owned() } else { kept.join(", ") };
+            let what =
+                if generation.is_empty() { "no previous generation" } else { "no such generation" };
+            return Err(WishError::NotKept(format!("{what} of {name} is kept; kept: {kept}")));
+        };
+        let vouch = match &kept.content {
+            Some(_) => self.vouch(kept.generation(), kept.signatures.as_deref())?,
+            None => Vouch::BuiltIn,
+        };
+        self.write_and_use(&Arc::from(name), Kept { vouch, ..kept })
+    }
+
+    /// Removes the files of a name: at once, without grace.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be removed.
+    pub fn delete(&mut self, name: &str) -> Result<(), WishError> {
+        let files = self.files_of(name);
+        if files.is_empty() {
+            return Err(WishError::Unknown(format!("{name} in the policies folder")));
+        }
+        for path in files {
+            self.remove_file(&path)?;
+            self.remove(&path);
+        }
+        if let Some(entry) = self.entries.get_mut(name).filter(|entry| entry.removed.is_some()) {
+            entry.removed = Instant::now().checked_sub(self.rules.grace).or(entry.removed);
+        }
+        self.give_up(Instant::now());
+        Ok(())
+    }
+
+    /// Who vouches for a content; an error where somebody must and nobody does, or where signatures that
+    /// are given are wrong.
+    fn vouch(&self, content: Generation, signatures: Option<&str>) -> Result<Vouch, WishError> {
+        let vouch = self.rules.trust.judge(content, signatures);
+        let is_required = self.rules.trust.mode() == SignatureMode::Require;
+        match vouch.trouble() {
+            Some(why) if is_required || signatures.is_some() => {
+                Err(WishError::NotSigned(format!("{content} {why}")))
+            }
+            _ => Ok(vouch),
+        }
+    }
+
+    /// The files of a name that are there.
+    fn files_of(&self, name: &str) -> Vec<PathBuf> {
+        let path = |ending: &str| self.folder.join(format!("{name}.{ending}"));
+        ["wasm", "formula"].map(path).into_iter().filter(|path| path.exists()).collect()
+    }
+
+    fn write_and_use(&mut self, name: &Arc<str>, kept: Kept) -> Result<Generation, WishError> {
+        let generation = kept.generation();
+        let mut others = self.files_of(name);
+        let origin = match &kept.content {
+            None => Origin::BuiltIn,
+            Some((form, bytes)) => {
+                let path = self.folder.join(format!("{name}.{}", form.ending()));
+                write_both(&path, bytes, kept.signatures.as_deref())?;
+                self.seen.insert(path.clone(), Some((generation, kept.vouch.clone())));
+                others.retain(|other| *other != path);
+                Origin::File(path)
+            }
+        };
+        for path in others {
+            self.remove_file(&path)?;
+        }
+        self.accept(name, Kept { origin, ..kept });
+        if let Some(entry) = self.entries.get_mut(name) {
+            (entry.refused, entry.waiting) = (None, None); // their files are written over or gone
+        }
+        Ok(generation)
+    }
+
+    /// Removes a policy file with its signatures.
+    fn remove_file(&mut self, path: &Path) -> Result<(), WishError> {
+        fs::remove_file(path).map_err(|error| not_written(path, error))?;
+        self.seen.remove(path);
+        remove_if_there(&beside(path))
+    }
+}
+
+/// Writes a policy file and its signatures.
+fn write_both(path: &Path, bytes: &[u8], signatures: Option<&str>) -> Result<(), WishError> {
+    let beside = beside(path);
+    let write = |path: &Path, bytes: &[u8]| {
+        write_whole(path, bytes).map_err(|error| not_written(path, error))
+    };
+    let Some(signatures) = signatures else {
+        write(path, bytes)?;
+        return remove_if_there(&beside);
+    };
+    // What cannot be read vouches for nothing.
+    let old = read_beside(path).ok().flatten().unwrap_or_default();
+    write(&beside, format!("{}\n{signatures}", old.trim_end()).as_bytes())?;
+    write(path, bytes)?;
+    write(&beside, signatures.as_bytes())
+}
+
+fn remove_if_there(path: &Path) -> Result<(), WishError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(not_written(path, error)),
+        _ => Ok(()),
+    }
+}
+
+fn not_written(path: &Path, error: io::Error) -> WishError {
+    WishError::Write { path: path.to_owned(), error }
+}
+
+/// Writes a file so that nobody ever sees half of it.
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = folder.join(format!(".{name}.{:016x}.new", fastrand::u64(..)));
+    let written = File::create_new(&temporary).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    let done = written.and_then(|()| fs::rename(&temporary, path));
+    if done.is_err() {
+        fs::remove_file(&temporary).ok(); // it may not be there
+    }
+    done
+}
