@@ -2,19 +2,20 @@
 //! told. The guests are written in WebAssembly text; each behaves well during its trial.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use loadline::policy::guest::Request;
 use loadline::policy::{Limits, Module, PolicyEngine, StrategyGuest};
 
-use crate::support::{Farm, Queries, formula, pool, strategy};
+use crate::support::{Farm, PATIENCE, Queries, formula, pool, strategy};
 
-/// The code `fault`, from the `PATIENCE`-th pick on; slot 0 before.
+/// The code `fault`, from the `GOOD_PICKS`-th pick on; slot 0 before.
 fn pick(fault: &str) -> Vec<u8> {
     strategy(&format!(
         "(global $picks (mut i32) (i32.const 0))
          (func $pick (param i64 i32 f64 i64 i64) (result i32)
             (global.set $picks (i32.add (global.get $picks) (i32.const 1)))
-            (if (i32.gt_u (global.get $picks) (i32.const {PATIENCE})) (then {fault}))
+            (if (i32.gt_u (global.get $picks) (i32.const {GOOD_PICKS})) (then {fault}))
             (if (i32.eqz (global.get $fed)) (then (return (i32.const 128))))
             (i32.store8 (i32.const 200) (i32.const 1))
             (i32.store (i32.const 204) (i32.const 0))
@@ -25,7 +26,7 @@ fn pick(fault: &str) -> Vec<u8> {
 }
 
 /// More than the trial's picks.
-const PATIENCE: usize = 50;
+const GOOD_PICKS: usize = 50;
 const SPIN: &str = "(loop (br 0))";
 const GROW: &str =
     "(loop (br_if 0 (i32.ge_s (memory.grow (i32.const 16)) (i32.const 0)))) (unreachable)";
@@ -46,7 +47,7 @@ async fn farm(mine: &[u8]) -> Farm {
 /// Picks until the strategy has failed; no pick may fail. Then natively, and the guest returns.
 async fn check_pick_fault(fault: &str, reason: &str, words: &str) {
     let farm = farm(&pick(fault)).await;
-    for _ in 0..PATIENCE {
+    for _ in 0..GOOD_PICKS {
         assert_eq!(farm.target(""), "a", "the guest's own choice");
     }
     let answer = farm.get("/v1/target");
@@ -119,6 +120,43 @@ fn guest_whose_thread_does_not_run_is_not_blamed_for_the_time() {
     let subscriber = tracing_subscriber::fmt().with_writer(log).finish();
     let picked = tracing::subscriber::with_default(subscriber, || guest.pick(REQUEST));
     assert_eq!(picked, Ok(None));
+}
+
+/// A strategy that never ends a pick, on an engine whose ticker waits like this.
+fn check_stood_in_for(beat: impl FnMut() + Send + 'static) -> PolicyEngine {
+    let engine = PolicyEngine::with_beat(Limits::default(), beat).unwrap();
+    let pick =
+        format!("(func $pick (param i64 i32 f64 i64 i64) (result i32) {SPIN} i32.const 128)");
+    let fault = start(&engine, &pick).pick(REQUEST).unwrap_err();
+    assert_eq!(fault.reason(), "deadline", "ended by nobody but the watchdog");
+    assert!(engine.ticker().is_held());
+    assert_eq!(engine.ticker().holds(), 1);
+    engine
+}
+
+#[test]
+fn loops_end_though_the_ticker_is_dead() {
+    check_stood_in_for(|| panic!("the ticker's thread ends here"));
+}
+
+#[test]
+fn loops_end_though_the_ticker_is_held_and_it_is_let_go_on() {
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let engine = check_stood_in_for(move || {
+        // Once told it ticks as ever; the channel is closed then.
+        if held.recv().is_err() {
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+    });
+    drop(release);
+    let pick =
+        format!("(func $pick (param i64 i32 f64 i64 i64) (result i32) {SPIN} i32.const 128)");
+    let begin = Instant::now();
+    while engine.ticker().is_held() {
+        assert!(begin.elapsed() < PATIENCE);
+        assert_eq!(start(&engine, &pick).pick(REQUEST).unwrap_err().reason(), "deadline");
+    }
+    assert_eq!(engine.ticker().holds(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,6 +19,7 @@ mod entry;
 mod faults;
 mod feedback;
 mod folder;
+mod limits;
 mod live;
 mod modules;
 mod net;

@@ -34,6 +34,7 @@ use crate::config::ConfigState;
 use crate::fleet::{Fleet, Machine};
 use crate::pick::supply::{self, Board};
 use crate::pick::{Pools, intake, pick};
+use crate::policy::{Rules, Ticker};
 use error::ApiError;
 pub use error::too_slow;
 pub use token::AdminToken;
@@ -61,6 +62,10 @@ pub struct View {
     pub supply: Mutex<mpsc::Sender<supply::Event>>,
     /// Who may change something; `None`: nobody.
     pub admin: RwLock<Option<AdminToken>>,
+    /// What makes policies' deadlines work.
+    pub ticker: Ticker,
+    /// What is wanted of policies.
+    pub rules: RwLock<Rules>,
     /// Set when the process is stopping: not ready any more.
     pub stopping: AtomicBool,
 }
@@ -97,7 +102,7 @@ pub fn router(view: Arc<View>) -> Router {
         )
         .route("/v1/policies/{name}/activate", post(policies::activate))
         .route("/v1/policies/{name}/rollback", post(policies::roll_back))
-        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/healthz", get(healthy))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .fallback(|| async { ApiError::no_such_call() })
@@ -190,6 +195,14 @@ async fn refused(State(view): State<Arc<View>>) -> Json<Vec<refusal::Refusal>> {
 
 async fn config_state(State(view): State<Arc<View>>) -> Json<config::Config> {
     Json(config::Config::of(view.config.get()))
+}
+
+/// It is alive in any case: what stands in for a thread does its work.
+async fn healthy(State(view): State<Arc<View>>) -> &'static str {
+    if view.ticker.is_held() {
+        return "ok, but the ticker of policies' deadlines is held and stood in for: restart when you can\n";
+    }
+    "ok\n"
 }
 
 async fn ready(State(view): State<Arc<View>>) -> (StatusCode, &'static str) {

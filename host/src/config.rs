@@ -8,6 +8,7 @@ mod agent;
 mod change;
 mod document;
 mod keys;
+mod limits;
 mod machine;
 mod metric;
 mod offer;
@@ -38,6 +39,7 @@ pub use change::{Change, changes};
 use document::Document;
 pub use document::{Place, VARIABLE_PREFIX};
 pub use keys::{AllowConfig, KeyConfig, Secret, SecretSource};
+pub use limits::{LimitsConfig, PolicyConfig};
 pub use machine::MachineConfig;
 use machine::machine;
 pub use metric::{EVERY_MIN, MetricConfig, TIMEOUT_MAX, WINDOW_MAX};
@@ -166,6 +168,11 @@ pub struct HostConfig {
     pub admin_token_file: PathBuf,
     /// Whose signatures policy files need.
     pub signatures: SignaturesConfig,
+    /// What every policy may use.
+    pub limits: LimitsConfig,
+    /// What is wanted of single policies.
+    #[serde(rename = "policy")]
+    pub by_policy: Vec<PolicyConfig>,
 }
 
 impl HostConfig {
@@ -410,6 +417,8 @@ impl Default for HostConfig {
             admin_token_file: PathBuf::new(),
             decisions: 1_024,
             signatures: SignaturesConfig::default(),
+            limits: LimitsConfig::default(),
+            by_policy: Vec::new(),
         }
     }
 }
@@ -504,6 +513,10 @@ impl Config {
         if let Some(name) = twice(self.pools.iter().map(|pool| &pool.name)) {
             report("pool".to_owned(), format!("two pools are named {name:?}"));
         }
+        let by_policy = self.host.iter().flat_map(|host| &host.by_policy);
+        if let Some(name) = twice(by_policy.map(|policy| &policy.name)) {
+            report("host.policy".to_owned(), format!("two policies are named {name:?}"));
+        }
         if let Some(name) = twice(self.machines.iter().map(|machine| &machine.name)) {
             report("machine".to_owned(), format!("two machines are named {name:?}"));
         }
@@ -572,6 +585,9 @@ fn reports(mut section: Section<'_>) -> ReportsConfig {
 
 fn host(mut section: Section<'_>) -> HostConfig {
     let default = HostConfig::default();
+    let limits = section.section("limits").map_or_else(LimitsConfig::default, limits::limits);
+    let by_policy = section.sections("policy").into_iter().flatten();
+    let by_policy = by_policy.map(|section| limits::policy(section, &limits)).collect();
     let config = HostConfig {
         listen: section.parsed(
             "listen",
@@ -593,6 +609,8 @@ fn host(mut section: Section<'_>) -> HostConfig {
         signatures: section
             .section("signatures")
             .map_or_else(SignaturesConfig::default, signatures::signatures),
+        limits,
+        by_policy,
     };
     section.finish();
     config

@@ -1,7 +1,7 @@
 //! Policies: files in, guests that compute loads and choose targets out.
 //!
-//! The only place that knows wasmtime. [`engine`] holds its settings and the clock that stops a
-//! guest, [`module`] turns bytes into a checked module, [`guest`] is one running instance in its `room`,
+//! The only place that knows wasmtime. [`engine`] holds its settings, `ticker` is the clock that
+//! stops a guest, [`module`] turns bytes into a checked module, [`guest`] is one running instance in its `room`,
 //! `description` what it says of itself, with the [`schema`] of its settings, [`text`] compiles a
 //! `.formula` file to the same kind of module, [`trial`] are a guest's first calls, [`steps`] what all of
 //! this took, [`inspect`] says what a file is without running it, [`signature`] who
@@ -23,6 +23,7 @@ pub mod schema;
 pub mod signature;
 pub mod steps;
 pub mod text;
+mod ticker;
 pub mod trial;
 
 pub use builtin::{built_in, built_in_names};
@@ -32,3 +33,4 @@ pub use library::{Entry, Kept, Library, Origin, Rules, WishError};
 pub use module::{Decider, Form, Generation, Kind, Module, ModuleError};
 pub use signature::{Trust, Vouch};
 pub use steps::{Step, Steps};
+pub use ticker::Ticker;

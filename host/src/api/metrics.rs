@@ -235,5 +235,13 @@ fn policies(view: &View) -> Vec<Family> {
         let is_unsigned = entry.newest().is_some_and(|kept| kept.vouch.trouble().is_some());
         unsigned.samples.push((labels, u64::from(is_unsigned)));
     }
-    vec![loads, refusals, refused, waiting, unsigned]
+    let of_ticker = |name, help, is_counter, value| {
+        let samples = vec![(Vec::new(), value)];
+        Family { name, help, is_counter, samples }
+    };
+    let help = "1 while the ticker of policies' deadlines is dead or held, and stood in for";
+    let held = of_ticker("policy_ticker_held", help, false, u64::from(view.ticker.is_held()));
+    let holds =
+        of_ticker("policy_ticker_holds", "How often that was so", true, view.ticker.holds());
+    vec![loads, refusals, refused, waiting, unsigned, held, holds]
 }

@@ -22,12 +22,10 @@ use crate::pick::supply::{Action, Event, Wish};
 use crate::pick::{Pools, pool};
 use crate::policy::{Entry, Form, Generation, Kept, Kind, Origin, Step, Vouch};
 
-/// An uploaded policy at most: what a file may have.
-const POLICY_BYTES_MAX: usize = 16 << 20;
 /// Carries an uploaded policy's signatures.
 const SIGNATURE: &str = "loadline-signature";
-/// What a change may take: a compilation's own limit, and then some.
-const WISH_WAIT: Duration = Duration::from_secs(60);
+/// What a change may take besides the compilation.
+const WISH_WAIT: Duration = Duration::from_secs(30);
 
 /// `GET /v1/policies`
 #[derive(Serialize)]
@@ -266,17 +264,18 @@ pub(super) async fn upload(
     body: Body,
 ) -> Result<Json<Policy>, ApiError> {
     allowed(&view, &headers)?;
+    let most = view.rules.read().limits(&name).file_bytes;
     // Before it is read: who waits for a word before sending it gets this one.
     let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    if length.is_some_and(|length: usize| length > POLICY_BYTES_MAX) {
-        return Err(ApiError::policy_too_long(POLICY_BYTES_MAX));
+    if length.is_some_and(|length: usize| length > most) {
+        return Err(ApiError::policy_too_long(most));
     }
     if !is_policy_name(&name) {
         let what = format!("{name:?} is not a policy's name");
         return Err(ApiError::bad_parameter(what, "letters, digits, '-', '_' and '.'"));
     }
-    let body = to_bytes(body, POLICY_BYTES_MAX).await;
-    let body = body.map_err(|_| ApiError::policy_too_long(POLICY_BYTES_MAX))?;
+    let body = to_bytes(body, most).await;
+    let body = body.map_err(|_| ApiError::policy_too_long(most))?;
     let form = if std::str::from_utf8(&body).is_ok_and(|text| !text.contains('\0')) {
         Form::Text
     } else {
@@ -341,7 +340,8 @@ async fn wish(view: &View, name: &str, action: Action) -> Result<Option<Generati
     let (done, followed) = oneshot::channel();
     let wish = Wish { name: name.to_owned(), action, done };
     view.supply.lock().send(Event::Wish(wish)).map_err(|_| ApiError::stopping())?;
-    match timeout(WISH_WAIT, followed).await {
+    let longest = view.rules.read().limits(name).load + WISH_WAIT;
+    match timeout(longest, followed).await {
         Ok(Ok(outcome)) => Ok(outcome?),
         Ok(Err(_)) => Err(ApiError::stopping()),
         Err(_) => Err(ApiError::still_busy()),

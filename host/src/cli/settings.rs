@@ -9,21 +9,23 @@ use std::sync::Arc;
 
 use super::policy::engine;
 use crate::config::{Config, ConfigError, Problem};
-use crate::policy::built_in;
-use crate::policy::{Form, FormulaGuest, Kind, Limits, Module, PolicyEngine, Steps, StrategyGuest};
+use crate::policy::{
+    Form, FormulaGuest, Kind, Limits, Module, PolicyEngine, Rules, Steps, StrategyGuest, built_in,
+};
 use crate::watch::read;
 
 /// What the policies say of the pools' settings; what is only odd is the answer.
 pub(super) fn check(config: &Config) -> Result<Vec<String>, ConfigError> {
     let Some(host) = &config.host else { return Ok(Vec::new()) };
     let (mut odd, mut problems) = (Vec::new(), Vec::new());
-    let mut running = None;
+    let (rules, mut running) = (Rules::of(host), None);
     for pool in &config.pools {
         for (kind, name, settings) in [
             (Kind::Formula, &pool.formula, &pool.formula_settings),
             (Kind::Strategy, &pool.strategy, &pool.strategy_settings),
         ] {
-            let Some((form, bytes)) = find(&host.policies, name) else {
+            let limits = rules.limits(name);
+            let Some((form, bytes)) = find(&host.policies, name, &limits) else {
                 let folder = host.policies.display();
                 odd.push(format!(
                     "pool {:?}: there is no {kind} {name} in {folder} yet",
@@ -40,6 +42,7 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, ConfigError> {
             };
             let tried = match started {
                 Ok(engine) => bytes.and_then(|bytes| {
+                    let engine = &engine.within(Limits { compile_last: false, ..limits });
                     tried(engine, &Arc::from(&**name), kind, (form, &bytes), &settings.to_string())
                 }),
                 Err(_) => Err("the policy engine does not start".to_owned()),
@@ -54,10 +57,10 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, ConfigError> {
 }
 
 /// The file of a policy, or the built-in of its name.
-fn find(folder: &Path, name: &str) -> Option<(Form, Result<Vec<u8>, String>)> {
+fn find(folder: &Path, name: &str, limits: &Limits) -> Option<(Form, Result<Vec<u8>, String>)> {
     let file = |form: Form| {
         let path = folder.join(format!("{name}.{}", form.ending()));
-        let bytes = || read(&path, Limits::default().file_bytes);
+        let bytes = || read(&path, limits.file_bytes);
         path.exists().then(|| (form, bytes().map_err(|what| format!("{}: {what}", path.display()))))
     };
     let inside = || built_in(name).map(|bytes| (Form::Wasm, Ok(bytes.to_vec())));

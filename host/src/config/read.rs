@@ -13,6 +13,7 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 use super::document::Places;
+use super::limits::{size_of, size_text};
 use super::{Problem, is_policy_name};
 use crate::report::{LABELS_MAX, NAME_BYTES_MAX, is_label_value, is_name, is_weight};
 
@@ -214,6 +215,23 @@ impl<'p> Section<'p> {
                 default
             }
         }
+    }
+
+    /// Bytes, written as `"64MiB"`.
+    pub(super) fn size(
+        &mut self,
+        key: &'static str,
+        default: usize,
+        range: RangeInclusive<usize>,
+    ) -> usize {
+        let Some(value) = self.take_text(key) else { return default };
+        let size = value.as_str().and_then(size_of);
+        size.filter(|size| range.contains(size)).unwrap_or_else(|| {
+            let (low, high) = range.into_inner();
+            let [low, high] = [low, high].map(size_text);
+            self.wrong(key, &format!("{value} is not a size from \"{low}\" to \"{high}\""));
+            default
+        })
     }
 
     pub(super) fn parsed<T: FromStr>(&mut self, key: &'static str, default: T, wanted: &str) -> T {

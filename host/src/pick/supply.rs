@@ -27,8 +27,8 @@ use crate::config::PoolConfig;
 use crate::policy::library::is_of_policy;
 use crate::policy::trial::{try_formula, try_strategy};
 use crate::policy::{
-    Entry, Form, FormulaGuest, Generation, Kind, Library, PolicyEngine, Rules, Start, StartError,
-    Steps, StrategyGuest, WishError,
+    Entry, Form, FormulaGuest, Generation, Kind, Library, PolicyEngine, Rules, StartError, Steps,
+    StrategyGuest, WishError,
 };
 use crate::watch::{Hint, Pace, Watch};
 use seat::{Make, Seat};
@@ -325,7 +325,8 @@ impl Supply {
                     pool.note_trouble(kind, &why);
                     continue;
                 };
-                if seat.is_news(&wanted, module.generation) {
+                let limits = self.library.limits(&wanted.policy);
+                if seat.is_news(&wanted, module.generation, limits) {
                     self.seat(place, kind, Make { wanted, module });
                 }
             }
@@ -374,7 +375,8 @@ impl Supply {
     /// The serial number of the guest that serves now.
     fn seat_formula(&self, pool: &Pool, make: &Make, steps: &Steps) -> Result<u64, StartError> {
         let again = Steps::default(); // the same steps a second time are the swap's
-        let start = |steps| FormulaGuest::start_in_steps(self.start_of(make, steps));
+        let engine = self.library.engine(&make.wanted.policy);
+        let start = |steps| FormulaGuest::start_in_steps(make.start(&engine, steps));
         let mut trial = start(steps)?;
         steps.run("trial", || try_formula(&mut trial))?;
         drop(trial);
@@ -388,8 +390,9 @@ impl Supply {
 
     fn seat_strategy(&self, pool: &Pool, make: &Make, steps: &Steps) -> Result<u64, StartError> {
         let again = Steps::default();
+        let engine = self.library.engine(&make.wanted.policy);
         let start =
-            |steps| StrategyGuest::start_in_steps(self.start_of(make, steps), fastrand::u64(..));
+            |steps| StrategyGuest::start_in_steps(make.start(&engine, steps), fastrand::u64(..));
         let mut trial = start(steps)?;
         steps.run("trial", || try_strategy(&mut trial))?;
         drop(trial);
@@ -399,11 +402,6 @@ impl Supply {
             pool.seat_strategy(guest, self.clock.now_ms())?;
             Ok(serial)
         })
-    }
-
-    fn start_of<'a>(&'a self, make: &'a Make, steps: &'a Steps) -> Start<'a> {
-        let Wanted { policy: name, settings } = &make.wanted;
-        Start { engine: self.library.engine(), name, module: &make.module, settings, steps }
     }
 
     fn changed(&self) {

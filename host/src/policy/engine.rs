@@ -1,18 +1,19 @@
-//! Wasmtime's settings, the limits of a guest, and the one ticker that makes deadlines work.
+//! Wasmtime's settings and the limits of a guest.
 //!
-//! Invariants: the ticker is started with the engine and ticks as long as the engine lives, so that
-//! a deadline is never inert; it alone moves the epoch; a deadline is at least two ticks away, so
-//! that a call right before a tick keeps its budget. What a tick means to a call, its room decides.
+//! Invariants: the [`Ticker`] is started with the engine, so that a deadline is never inert; a deadline is at
+//! least two ticks away, so that a call right before a tick keeps its budget. What a tick means to a call, its
+//! room decides.
 
-use std::thread;
 use std::time::Duration;
 
-use wasmtime::{Config, Engine, EngineWeak, OptLevel, Strategy};
+use wasmtime::{Config, Engine, OptLevel, Strategy};
 
 use super::module::ModuleError;
+use super::ticker::{TICK, Ticker, wait_for_tick};
+use crate::config::LimitsConfig;
 
-/// Time between two ticks of the epoch: the grain of every deadline.
-const TICK: Duration = Duration::from_millis(5);
+/// State that a guest may hand over to the next generation.
+const STATE_BYTES_MAX: usize = 1 << 20;
 
 /// What one guest may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +28,10 @@ pub struct Limits {
     pub memory_bytes: usize,
     /// A policy file.
     pub file_bytes: usize,
+    /// Checking and compiling a file.
+    pub load: Duration,
+    /// A line that a guest logs.
+    pub log_line_bytes: usize,
     /// What `save` may return.
     pub state_bytes: usize,
     /// Whether the compiler gives way to everything else: in a host that serves it must.
@@ -35,13 +40,22 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
+        Self::from(&LimitsConfig::default())
+    }
+}
+
+impl From<&LimitsConfig> for Limits {
+    fn from(config: &LimitsConfig) -> Self {
+        let LimitsConfig { pick, batch, configure, load, memory, file, log_line } = *config;
         Self {
-            pick: Duration::from_millis(10),
-            batch: Duration::from_millis(50),
-            configure: Duration::from_secs(1),
-            memory_bytes: 128 << 20,
-            file_bytes: 16 << 20,
-            state_bytes: 1 << 20,
+            pick,
+            batch,
+            configure,
+            load,
+            memory_bytes: memory,
+            file_bytes: file,
+            log_line_bytes: log_line,
+            state_bytes: STATE_BYTES_MAX,
             compile_last: true,
         }
     }
@@ -69,6 +83,7 @@ pub struct PolicyEngine {
     pub(super) engine: Engine,
     /// What every guest may use.
     pub limits: Limits,
+    ticker: Ticker,
 }
 
 impl PolicyEngine {
@@ -77,13 +92,34 @@ impl PolicyEngine {
     /// # Errors
     /// This machine's settings do not allow one, or the ticker's thread cannot be started.
     pub fn new(limits: Limits) -> Result<Self, ModuleError> {
+        Self::with_beat(limits, wait_for_tick)
+    }
+
+    /// The same with a ticker that waits for each tick by `beat`, to see what becomes of deadlines when it
+    /// waits too long.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn with_beat(
+        limits: Limits,
+        beat: impl FnMut() + Send + 'static,
+    ) -> Result<Self, ModuleError> {
         let engine = Engine::new(&config()).map_err(ModuleError::engine)?;
-        let weak = engine.weak();
-        let ticker = thread::Builder::new().name("loadline-epoch".to_owned());
-        ticker
-            .spawn(move || tick(&weak))
-            .map_err(|error| ModuleError::Engine { reason: error.to_string() })?;
-        Ok(Self { engine, limits })
+        let ticker = Ticker::start(&engine, beat);
+        let ticker = ticker.map_err(|error| ModuleError::Engine { reason: error.to_string() })?;
+        Ok(Self { engine, limits, ticker })
+    }
+
+    /// How the ticker is doing.
+    #[must_use]
+    pub fn ticker(&self) -> &Ticker {
+        &self.ticker
+    }
+
+    /// The same engine for a policy that may use this much.
+    #[must_use]
+    pub fn within(&self, limits: Limits) -> Self {
+        Self { limits, ..self.clone() }
     }
 }
 
@@ -108,15 +144,6 @@ fn config() -> Config {
 pub(super) fn ticks(budget: Duration) -> u64 {
     let ticks = budget.as_micros().div_ceil(TICK.as_micros());
     u64::try_from(ticks).unwrap_or(u64::MAX / 2).max(1) + 1
-}
-
-fn tick(engine: &EngineWeak) {
-    while let Some(engine) = engine.upgrade() {
-        engine.increment_epoch();
-        drop(engine);
-        #[expect(clippy::disallowed_methods, reason = "the ticker is the clock itself")]
-        thread::sleep(TICK);
-    }
 }
 
 #[cfg(test)]

@@ -18,11 +18,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::builtin::BUILTIN;
-use super::engine::PolicyEngine;
+use super::engine::{Limits, PolicyEngine};
 use super::module::{Form, Generation, Module, ModuleError};
 use super::signature::{Trust, Vouch, read_beside};
 use super::steps::Steps;
-use crate::config::{HostConfig, SignatureMode};
+use crate::config::{HostConfig, LimitsConfig, PolicyConfig, SignatureMode};
 use crate::watch::read;
 pub use entry::{Entry, Kept, Origin, Refused, Waiting};
 pub use wish::WishError;
@@ -45,13 +45,25 @@ pub struct Rules {
     pub grace: Duration,
     /// Whose signatures count.
     pub trust: Trust,
+    /// What a policy may use.
+    limits: LimitsConfig,
+    /// What those may that are named.
+    by_policy: Vec<PolicyConfig>,
 }
 
 impl Rules {
     /// As configured.
     #[must_use]
     pub fn of(host: &HostConfig) -> Self {
-        Self { grace: host.removal_grace, trust: Trust::new(&host.signatures) }
+        let HostConfig { removal_grace, signatures, limits, by_policy, .. } = host.clone();
+        Self { grace: removal_grace, trust: Trust::new(&signatures), limits, by_policy }
+    }
+
+    /// What the policy of this name may use.
+    #[must_use]
+    pub fn limits(&self, name: &str) -> Limits {
+        let own = self.by_policy.iter().find(|policy| policy.name == name);
+        Limits::from(own.map_or(&self.limits, |policy| &policy.limits))
     }
 }
 
@@ -98,7 +110,14 @@ impl Library {
     /// Follows these rules from the next scan on. What serves goes on: only what comes new needs what is
     /// wanted now.
     pub fn set_rules(&mut self, rules: Rules) {
-        self.rules = rules;
+        let old = std::mem::replace(&mut self.rules, rules);
+        for (name, entry) in &self.entries {
+            // What was too much may not be too much any more.
+            let refused = entry.refused.as_ref().map(|refused| &refused.path);
+            if let Some(path) = refused.filter(|_| old.limits(name) != self.rules.limits(name)) {
+                self.seen.remove(path);
+            }
+        }
     }
 
     /// Reads another folder from the next scan on. What the old one held is treated as removed.
@@ -112,10 +131,17 @@ impl Library {
         self.engine.limits.compile_last = last;
     }
 
-    /// The engine that runs them.
+    /// What the policy of this name may use.
     #[must_use]
-    pub fn engine(&self) -> &PolicyEngine {
-        &self.engine
+    pub fn limits(&self, name: &str) -> Limits {
+        self.rules.limits(name)
+    }
+
+    /// The engine within what the policy of this name may use.
+    #[must_use]
+    pub fn engine(&self, name: &str) -> PolicyEngine {
+        let Limits { compile_last, .. } = self.engine.limits;
+        self.engine.within(Limits { compile_last, ..self.rules.limits(name) })
     }
 
     /// Everything known, by name.
@@ -229,7 +255,7 @@ impl Library {
 
     /// Loads a file if its content is new, or who vouches for it.
     fn look_at(&mut self, path: &Path, name: &Arc<str>) -> bool {
-        let file = match self.read(path) {
+        let file = match self.read(path, name) {
             Ok(file) => file,
             Err(reason) => {
                 let known = self.entries.get(name).and_then(|entry| entry.refused.as_ref());
@@ -271,8 +297,8 @@ impl Library {
     }
 
     /// A file's content and who vouches for it.
-    fn read(&self, path: &Path) -> Result<Content, String> {
-        let bytes = read(path, self.engine.limits.file_bytes)?;
+    fn read(&self, path: &Path, name: &str) -> Result<Content, String> {
+        let bytes = read(path, self.rules.limits(name).file_bytes)?;
         let (generation, steps) = (Generation::of(&bytes), Steps::default());
         let (mut signatures, mut vouch) = (None, Vouch::Unchecked);
         if self.rules.trust.mode() != SignatureMode::Off {
@@ -328,7 +354,7 @@ impl Library {
         steps: &Steps,
     ) -> Result<Kept, ModuleError> {
         self.show_loading(name, Some(Generation::of(bytes)));
-        let module = Module::load(&self.engine, form, bytes, steps);
+        let module = Module::load(&self.engine(name), form, bytes, steps);
         self.show_loading(name, None);
         Ok(Kept {
             module: Arc::new(module?),

@@ -10,14 +10,13 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use wasmparser::{FunctionBody, Operator, Parser, Payload, ValidPayload, Validator, WasmFeatures};
 use wasmtime::component::Component;
 use wit_parser::Resolve;
 
-use super::engine::PolicyEngine;
+use super::engine::{Limits, PolicyEngine};
 use super::guest::{FormulaPre, StrategyPre};
 use super::steps::Steps;
 
@@ -34,8 +33,6 @@ const CONTRACT_VERSION: &str = "1.0.0";
 const NESTING_MAX: u32 = 1_000;
 /// Stack of the thread that compiles: nested code needs more than the usual one.
 const COMPILER_STACK_BYTES: usize = 64 << 20;
-/// Time that one file may take to check and compile.
-const LOAD_TIME_MAX: Duration = Duration::from_secs(30);
 /// How far the compiler stands back for threads that serve.
 const COMPILER_NICE: i32 = 19;
 /// How to build a module that exports the contract.
@@ -255,8 +252,8 @@ impl Module {
         }
         let generation = Generation::of(bytes);
         let (engine, bytes, steps) = (engine.clone(), bytes.to_owned(), steps.clone());
-        let last = engine.limits.compile_last;
-        let pre = on_compiler_thread(last, move || match form {
+        let limits = engine.limits.clone();
+        let pre = on_compiler_thread(&limits, move || match form {
             Form::Wasm => build(&engine, &bytes, &steps),
             Form::Text => build(&engine, &steps.run("parse", || from_text(&bytes))?, &steps),
         })?;
@@ -313,15 +310,16 @@ fn build(engine: &PolicyEngine, bytes: &[u8], steps: &Steps) -> Result<Pre, Modu
     })
 }
 
-/// Runs the compiler where it cannot hurt: with a large stack, `last` of all that wants the processor,
-/// given up after [`LOAD_TIME_MAX`], and with a panic turned into an error, because the bytes are
+/// Runs the compiler where it cannot hurt: with a large stack, last of all that wants the processor (in a
+/// host that serves), given up when its time is over, and with a panic turned into an error, because the bytes are
 /// untrusted.
 fn on_compiler_thread<T: Send + 'static>(
-    last: bool,
+    limits: &Limits,
     build: impl FnOnce() -> Result<T, ModuleError> + Send + 'static,
 ) -> Result<T, ModuleError> {
     let compile = |reason: String| ModuleError::Compile { reason };
     let (send, built) = mpsc::channel();
+    let Limits { load, compile_last: last, .. } = *limits;
     let compiler = std::thread::Builder::new()
         .name("loadline-compile".to_owned())
         .stack_size(COMPILER_STACK_BYTES);
@@ -333,10 +331,10 @@ fn on_compiler_thread<T: Send + 'static>(
         send.send(build()).ok(); // nobody waits for what took too long
     });
     let thread = thread.map_err(|error| compile(error.to_string()))?;
-    match built.recv_timeout(LOAD_TIME_MAX) {
+    match built.recv_timeout(load) {
         Ok(built) => built,
         Err(RecvTimeoutError::Timeout) => {
-            Err(compile(format!("still compiling after {LOAD_TIME_MAX:?}")))
+            Err(compile(format!("still compiling after {load:?} (host.limits.load)")))
         }
         Err(RecvTimeoutError::Disconnected) => {
             let panic = thread.join().err();

@@ -13,8 +13,8 @@ use wasmtime::{ResourceLimiter, Store, Trap, UpdateDeadline};
 
 use super::engine::{Limits, PolicyEngine, ticks};
 
-/// A log line of a guest at most, in bytes.
-const LOG_LINE_BYTES_MAX: usize = 1_024;
+/// Names, reasons and other words of a guest at most, in bytes.
+const WORDS_BYTES_MAX: usize = 1_024;
 /// Log lines of a guest in one [`LOG_WINDOW`]; more are counted and dropped.
 const LOG_LINES_MAX: u32 = 20;
 const LOG_WINDOW: Duration = Duration::from_secs(10);
@@ -86,6 +86,7 @@ pub(super) struct State {
     /// What the last growth asked for; given back if it fails.
     memory_growth: usize,
     memory_denied: bool,
+    log_line_bytes_max: usize,
     log_window: Instant,
     log_lines: u32,
 }
@@ -177,7 +178,7 @@ impl State {
         if self.log_lines > LOG_LINES_MAX {
             return;
         }
-        let (policy, message) = (&self.name, printable(message));
+        let (policy, message) = (&self.name, cut(message, self.log_line_bytes_max));
         match level {
             tracing::Level::ERROR => tracing::error!(target: "policy", %policy, "{message}"),
             tracing::Level::WARN => tracing::warn!(target: "policy", %policy, "{message}"),
@@ -219,6 +220,7 @@ impl Room {
             memory_bytes: 0,
             memory_growth: 0,
             memory_denied: false,
+            log_line_bytes_max: engine.limits.log_line_bytes,
             log_window: Instant::now(),
             log_lines: 0,
         };
@@ -275,9 +277,13 @@ impl Room {
 
 /// A guest's words, cut and with control characters escaped: they cannot forge a log line.
 pub(super) fn printable(message: &str) -> String {
+    cut(message, WORDS_BYTES_MAX)
+}
+
+fn cut(message: &str, bytes_max: usize) -> String {
     let mut line = String::new();
     for character in message.chars() {
-        if line.len() >= LOG_LINE_BYTES_MAX {
+        if line.len() >= bytes_max {
             line.push('…');
             break;
         }
@@ -298,6 +304,6 @@ mod tests {
     fn a_guests_words_cannot_forge_a_line_or_flood() {
         assert_eq!(printable("a\n\u{1b}[31mERROR"), "a\\n\\u{1b}[31mERROR");
         let line = printable(&"x".repeat(1 << 20));
-        assert!(line.len() < LOG_LINE_BYTES_MAX + 8, "{}", line.len());
+        assert!(line.len() < WORDS_BYTES_MAX + 8, "{}", line.len());
     }
 }

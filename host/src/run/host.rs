@@ -22,7 +22,7 @@ use crate::pick::Pools;
 use crate::pick::intake::{self, Intake};
 use crate::pick::score::Scorers;
 use crate::pick::supply::{self, Supply};
-use crate::policy::{Limits, PolicyEngine, Rules};
+use crate::policy::{Limits, PolicyEngine, Rules, Ticker};
 use crate::report::Keyring;
 use crate::serve::{self, Server};
 use crate::transport::{Batch, Connections, Inlet, Place, Room, Status};
@@ -75,7 +75,6 @@ impl Host {
         let inlet = Inlet::bind(reports, Arc::clone(&transport), Arc::clone(&connections));
         let inlet = inlet.map_err(|source| cannot_receive(reports, source))?;
         let keyring = watch::Sender::new(gate.keyring.clone());
-        let engine = PolicyEngine::new(Limits::default())?;
 
         let clock = Clock::start();
         let (changes, changed) = watch::channel(0);
@@ -89,15 +88,8 @@ impl Host {
         let (tended, told) = (Arc::clone(&asked), Arc::clone(&changes));
         let intake = Intake::new(written, gate, scored, tended, told);
         let (counts, pulse) = (intake.counts(), intake.pulse());
-        let mut supply = Supply::new(
-            engine,
-            config.policies.clone(),
-            (supply_events.clone(), supply_queue),
-            Arc::clone(&asked),
-            scorers,
-            changes,
-        );
-        supply.set_rules(Rules::of(config));
+        let events = (supply_events.clone(), supply_queue);
+        let (supply, ticker) = supply_of(config, events, (Arc::clone(&asked), scorers), changes)?;
         let view = Arc::new(View {
             pools: asked,
             fleet,
@@ -108,6 +100,8 @@ impl Host {
             config: state,
             supply: Mutex::new(supply_events.clone()),
             admin: RwLock::new(config.admin_token()?.map(|token| AdminToken::new(&token))),
+            ticker,
+            rules: RwLock::new(Rules::of(config)),
             stopping: AtomicBool::new(false),
         });
         let threads = vec![
@@ -153,6 +147,7 @@ impl Host {
             Ok(token) => *self.view.admin.write() = token.map(|token| AdminToken::new(&token)),
             Err(error) => return error.problems,
         }
+        *self.view.rules.write() = Rules::of(config);
         self.keyring.send_replace(gate.keyring.clone());
         let mut problems = Vec::new();
         if config.listen != self.config.listen {
@@ -372,6 +367,21 @@ fn deliver_to(
             counts.dropped.fetch_add(len, Ordering::Relaxed);
         }
     }
+}
+
+/// What supplies the pools, and the ticker of its engine.
+fn supply_of(
+    config: &HostConfig,
+    events: (mpsc::Sender<supply::Event>, mpsc::Receiver<supply::Event>),
+    (pools, scorers): (Arc<Pools>, Arc<Scorers>),
+    changes: Arc<watch::Sender<u64>>,
+) -> Result<(Supply, Ticker), RunError> {
+    let engine = PolicyEngine::new(Limits::default())?;
+    let ticker = engine.ticker().clone();
+    let folder = config.policies.clone();
+    let mut supply = Supply::new(engine, folder, events, pools, scorers, changes);
+    supply.set_rules(Rules::of(config));
+    Ok((supply, ticker))
 }
 
 /// Starts the policies' thread and waits until it has loaded what is there.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::pool::Wanted;
-use crate::policy::{Generation, Module};
+use crate::policy::{Generation, Limits, Module, PolicyEngine, Start, Steps};
 
 /// First and longest wait before a failed guest is rebuilt.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -31,6 +31,12 @@ pub(super) struct Make {
 }
 
 impl Make {
+    /// How a guest is started from it.
+    pub(super) fn start<'a>(&'a self, engine: &'a PolicyEngine, steps: &'a Steps) -> Start<'a> {
+        let Wanted { policy: name, settings } = &self.wanted;
+        Start { engine, name, module: &self.module, settings, steps }
+    }
+
     fn is_same(&self, other: &Self) -> bool {
         self.wanted == other.wanted && self.module.generation == other.module.generation
     }
@@ -39,8 +45,8 @@ impl Make {
 /// One pool's formula or strategy.
 #[derive(Default)]
 pub(super) struct Seat {
-    /// What was wanted and the newest generation of it that was tried, good or bad.
-    tried: Option<(Wanted, Generation)>,
+    /// What was wanted and the newest generation of it that was tried, good or bad, within what.
+    tried: Option<(Wanted, Generation, Limits)>,
     /// The last good one, to rebuild from.
     good: Option<Make>,
     /// Those that served before it, newest first.
@@ -68,8 +74,13 @@ impl Seat {
     }
 
     /// Whether this was not tried yet; from now on it was.
-    pub(super) fn is_news(&mut self, wanted: &Wanted, generation: Generation) -> bool {
-        let trial = Some((wanted.clone(), generation));
+    pub(super) fn is_news(
+        &mut self,
+        wanted: &Wanted,
+        generation: Generation,
+        limits: Limits,
+    ) -> bool {
+        let trial = Some((wanted.clone(), generation, limits));
         if self.tried == trial {
             return false;
         }
