@@ -10,6 +10,7 @@ mod twins;
 
 mod api;
 mod authoring;
+mod bad_files;
 mod config;
 mod config_file;
 mod carriers;
