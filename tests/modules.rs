@@ -191,6 +191,10 @@ async fn loop_in_any_function_keeps_the_policy_out() {
         ("update", format!("(func $update (param i64 i32 i32 i32) {spin})")),
         ("leave", format!("(func $leave (param i32 i32) {spin})")),
         ("pick", format!("(func $pick (param i64 i32 f64 i64 i64) (result i32) {spin})")),
+        (
+            "pick-among",
+            format!("(func $pick-among (param i64 i32 f64 i64 i64 i32 i32) (result i32) {spin})"),
+        ),
         ("save", format!("(func $save (result i32) {spin})")),
         ("restore", format!("(func $restore (param i32 i32) (result i32) {spin})")),
     ];

@@ -107,7 +107,17 @@ async fn module_that_does_not_start_changes_nothing() {
     let serving = generation(&farm, "strategy");
     let trap = strategy("(func $pick (param i64 i32 f64 i64 i64) (result i32) unreachable)");
     let spin = strategy("(func $describe (result i32) (loop (br 0)) unreachable)");
-    let cases: [(&[u8], &str); 3] = [
+    let configure = |body: &str| {
+        strategy(&format!("(func $configure (param i32 i32 i64) (result i32) {body})"))
+    };
+    let unwilling = configure(
+        "(i32.store8 (i32.const 200) (i32.const 1)) (i32.store (i32.const 204) (i32.const 224))
+         (i32.store (i32.const 208) (i32.const 3)) i32.const 200",
+    );
+    let cases: [(&[u8], &str); 6] = [
+        (&unwilling, "mine refuses its settings: cpu"),
+        (&configure("unreachable"), "configure trapped"),
+        (&configure("(loop (br 0)) unreachable"), "configure took longer than 1s"),
         (&built_in("weighted"), "mine is a formula, and the pool wants a strategy here"),
         (&trap, "pick trapped"),
         (&spin, "describe took longer than 1s"),

@@ -20,6 +20,7 @@ mod entry;
 mod faults;
 mod feedback;
 mod folder;
+mod hostile;
 mod limits;
 mod live;
 mod modules;

@@ -34,7 +34,7 @@ use crate::config::ConfigState;
 use crate::fleet::{Fleet, Machine};
 use crate::pick::supply::{self, Board};
 use crate::pick::{Pools, intake, pick};
-use crate::policy::{Rules, Ticker};
+use crate::policy::{Growths, Rules, Ticker};
 use error::ApiError;
 pub use error::too_slow;
 pub use token::AdminToken;
@@ -64,6 +64,8 @@ pub struct View {
     pub admin: RwLock<Option<AdminToken>>,
     /// What makes policies' deadlines work.
     pub ticker: Ticker,
+    /// How often policies' guests got more memory.
+    pub growths: Growths,
     /// What is wanted of policies.
     pub rules: RwLock<Rules>,
     /// Set when the process is stopping: not ready any more.

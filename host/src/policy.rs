@@ -27,7 +27,7 @@ mod ticker;
 pub mod trial;
 
 pub use builtin::{built_in, built_in_names};
-pub use engine::{Limits, PolicyEngine};
+pub use engine::{Growths, Limits, PolicyEngine};
 pub use guest::{CallError, FormulaGuest, Start, StartError, StrategyGuest};
 pub use library::{Entry, Kept, Library, Origin, Rules, WishError};
 pub use module::{Decider, Form, Generation, Kind, Module, ModuleError};

@@ -235,6 +235,11 @@ fn policies(view: &View) -> Vec<Family> {
         let is_unsigned = entry.newest().is_some_and(|kept| kept.vouch.trouble().is_some());
         unsigned.samples.push((labels, u64::from(is_unsigned)));
     }
+    let help = "Times that a policy's guests got more memory; in each pick it makes picks slow";
+    let mut growths = family("policy_memory_growths", help, true);
+    for (policy, count) in view.growths.all() {
+        growths.samples.push((vec![("policy", (*policy).to_owned())], count));
+    }
     let of_ticker = |name, help, is_counter, value| {
         let samples = vec![(Vec::new(), value)];
         Family { name, help, is_counter, samples }
@@ -243,5 +248,5 @@ fn policies(view: &View) -> Vec<Family> {
     let held = of_ticker("policy_ticker_held", help, false, u64::from(view.ticker.is_held()));
     let holds =
         of_ticker("policy_ticker_holds", "How often that was so", true, view.ticker.holds());
-    vec![loads, refusals, refused, waiting, unsigned, held, holds]
+    vec![loads, refusals, refused, waiting, unsigned, growths, held, holds]
 }

@@ -4,8 +4,12 @@
 //! least two ticks away, so that a call right before a tick keeps its budget. What a tick means to a call, its
 //! room decides.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use wasmtime::{Config, Engine, OptLevel, Strategy};
 
 use super::module::ModuleError;
@@ -84,6 +88,28 @@ pub struct PolicyEngine {
     /// What every guest may use.
     pub limits: Limits,
     ticker: Ticker,
+    growths: Growths,
+}
+
+/// How often guests got more memory, by policy; clones count together.
+#[derive(Debug, Clone, Default)]
+pub struct Growths(Arc<Mutex<BTreeMap<Arc<str>, Arc<AtomicU64>>>>);
+
+impl Growths {
+    /// The count of one policy's guests, all of them together.
+    pub(super) fn of(&self, policy: &Arc<str>) -> Arc<AtomicU64> {
+        Arc::clone(self.0.lock().entry(Arc::clone(policy)).or_default())
+    }
+
+    /// All counts.
+    #[must_use]
+    pub fn all(&self) -> Vec<(Arc<str>, u64)> {
+        let counts = self.0.lock();
+        let count = |(policy, count): (&Arc<str>, &Arc<AtomicU64>)| {
+            (Arc::clone(policy), count.load(Ordering::Relaxed))
+        };
+        counts.iter().map(count).collect()
+    }
 }
 
 impl PolicyEngine {
@@ -107,7 +133,13 @@ impl PolicyEngine {
         let engine = Engine::new(&config()).map_err(ModuleError::engine)?;
         let ticker = Ticker::start(&engine, beat);
         let ticker = ticker.map_err(|error| ModuleError::Engine { reason: error.to_string() })?;
-        Ok(Self { engine, limits, ticker })
+        Ok(Self { engine, limits, ticker, growths: Growths::default() })
+    }
+
+    /// How often guests got more memory.
+    #[must_use]
+    pub fn growths(&self) -> &Growths {
+        &self.growths
     }
 
     /// How the ticker is doing.

@@ -6,6 +6,7 @@
 //! is made at all; a guest's words are cut, escaped and rationed.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
@@ -86,6 +87,8 @@ pub(super) struct State {
     /// What the last growth asked for; given back if it fails.
     memory_growth: usize,
     memory_denied: bool,
+    /// Counts those of all guests of this policy.
+    growths: Arc<AtomicU64>,
     log_line_bytes_max: usize,
     log_window: Instant,
     log_lines: u32,
@@ -103,6 +106,8 @@ impl ResourceLimiter for State {
         let fits = total <= self.memory_bytes_max;
         if fits {
             self.memory_bytes = total;
+            // What it starts with is no growth.
+            self.growths.fetch_add(u64::from(current > 0), Ordering::Relaxed);
         }
         self.memory_denied |= !fits;
         Ok(fits)
@@ -220,6 +225,7 @@ impl Room {
             memory_bytes: 0,
             memory_growth: 0,
             memory_denied: false,
+            growths: engine.growths().of(name),
             log_line_bytes_max: engine.limits.log_line_bytes,
             log_window: Instant::now(),
             log_lines: 0,

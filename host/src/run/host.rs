@@ -22,7 +22,7 @@ use crate::pick::Pools;
 use crate::pick::intake::{self, Intake};
 use crate::pick::score::Scorers;
 use crate::pick::supply::{self, Supply};
-use crate::policy::{Limits, PolicyEngine, Rules, Ticker};
+use crate::policy::{Growths, Limits, PolicyEngine, Rules, Ticker};
 use crate::report::Keyring;
 use crate::serve::{self, Server};
 use crate::transport::{Batch, Connections, Inlet, Place, Room, Status};
@@ -89,7 +89,8 @@ impl Host {
         let intake = Intake::new(written, gate, scored, tended, told);
         let (counts, pulse) = (intake.counts(), intake.pulse());
         let events = (supply_events.clone(), supply_queue);
-        let (supply, ticker) = supply_of(config, events, (Arc::clone(&asked), scorers), changes)?;
+        let (supply, (ticker, growths)) =
+            supply_of(config, events, (Arc::clone(&asked), scorers), changes)?;
         let view = Arc::new(View {
             pools: asked,
             fleet,
@@ -101,6 +102,7 @@ impl Host {
             supply: Mutex::new(supply_events.clone()),
             admin: RwLock::new(config.admin_token()?.map(|token| AdminToken::new(&token))),
             ticker,
+            growths,
             rules: RwLock::new(Rules::of(config)),
             stopping: AtomicBool::new(false),
         });
@@ -369,19 +371,19 @@ fn deliver_to(
     }
 }
 
-/// What supplies the pools, and the ticker of its engine.
+/// What supplies the pools, and what its engine tells.
 fn supply_of(
     config: &HostConfig,
     events: (mpsc::Sender<supply::Event>, mpsc::Receiver<supply::Event>),
     (pools, scorers): (Arc<Pools>, Arc<Scorers>),
     changes: Arc<watch::Sender<u64>>,
-) -> Result<(Supply, Ticker), RunError> {
+) -> Result<(Supply, (Ticker, Growths)), RunError> {
     let engine = PolicyEngine::new(Limits::default())?;
-    let ticker = engine.ticker().clone();
+    let told = (engine.ticker().clone(), engine.growths().clone());
     let folder = config.policies.clone();
     let mut supply = Supply::new(engine, folder, events, pools, scorers, changes);
     supply.set_rules(Rules::of(config));
-    Ok((supply, ticker))
+    Ok((supply, told))
 }
 
 /// Starts the policies' thread and waits until it has loaded what is there.
