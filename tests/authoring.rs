@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::support::{Farm, built_in, pool, program, strategy};
+use crate::support::{Farm, built_in, importing_strategy, pool, program, strategy};
 
 /// Runs `loadline policy` in this folder.
 fn policy(folder: &Path, arguments: &[&str]) -> Output {
@@ -109,6 +109,7 @@ fn with_files(files: &[(&str, &[u8])]) -> tempfile::TempDir {
 #[test]
 fn check_prints_every_step_and_stops_at_the_first_that_fails() {
     let trap = "(func $pick (param i64 i32 f64 i64 i64) (result i32) unreachable)";
+    let wasi = "(import \"wasi_snapshot_preview1\" \"proc_exit\" (func (param i32)))";
     let folder = with_files(&[
         ("p2c.wasm", &built_in("p2c")),
         ("mine.formula", b"cpu * 2"),
@@ -116,6 +117,7 @@ fn check_prints_every_step_and_stops_at_the_first_that_fails() {
         ("traps.wasm", &strategy(trap)),
         ("cut.wasm", &built_in("p2c")[..500]),
         ("notes.txt", b"cpu"),
+        ("wasi.wasm", &importing_strategy(wasi, "")),
     ]);
     let steps = |file: &str| {
         let said = good(folder.path(), &["check", file]);
@@ -134,6 +136,8 @@ fn check_prints_every_step_and_stops_at_the_first_that_fails() {
     bad(folder.path(), &["check", "traps.wasm"], 1, "FAILED");
     bad(folder.path(), &["check", "traps.wasm"], 1, "not good: pick trapped");
     bad(folder.path(), &["check", "cut.wasm"], 1, "not valid WebAssembly");
+    bad(folder.path(), &["check", "wasi.wasm"], 1, "wasi = \"trap\"");
+    good(folder.path(), &["check", "wasi.wasm", "--wasi-trap"]);
     bad(folder.path(), &["check", "notes.txt"], 1, "NAME.wasm or NAME.formula");
     bad(folder.path(), &["check", "gone.wasm"], 1, "cannot be read");
     bad(

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use loadline::config::Wasi;
 use loadline::pick::{PickRequest, pick};
 use loadline::policy::guest::{Request, TargetView};
 use loadline::policy::{
@@ -13,7 +14,9 @@ use loadline::policy::{
 };
 use wit_component::ComponentEncoder;
 
-use crate::support::{Farm, built_in, formula, get, pool, relabelled, strategy};
+use crate::support::{
+    Farm, built_in, formula, get, importing_strategy, pool, relabelled, strategy,
+};
 
 const REQUEST: Request = Request { key: 0, class: 0, cost: 1.0, now_ms: 0, random: 0 };
 
@@ -342,4 +345,42 @@ fn lists_without_number_leave_a_guests_memory_as_it_is() {
         guest.pick_among(REQUEST, &slots).unwrap();
         assert_eq!(formula.evaluate(call, &slots, &values).unwrap().len(), 32);
     }
+}
+
+/// A guest that was built for WASI and never asks it for anything is taken where an operator says so; one that
+/// asks fails like any other, and what is not WASI is refused in any case.
+#[test]
+fn wasi_is_refused_or_traps_as_the_operator_says() {
+    let refusing = engine(Limits::default());
+    let trapping = engine(Limits { wasi: Wasi::Trap, ..Limits::default() });
+    let import = "(import \"wasi_snapshot_preview1\" \"fd_write\"
+            (func $fd_write (param i32 i32 i32 i32) (result i32)))
+        (import \"wasi_snapshot_preview1\" \"proc_exit\" (func $proc_exit (param i32)))";
+    let body = "(func $leave (param i32 i32)
+            (drop (call $fd_write (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0))))
+        (func $save (result i32) i32.const 128)";
+    let wasm = importing_strategy(import, body);
+    let refused = Module::from_wasm(&refusing, &wasm).unwrap_err().to_string();
+    assert!(
+        refused.contains("imports wasi_snapshot_preview1, which a policy does not get"),
+        "{refused}"
+    );
+    assert!(refused.contains("wasi = \"trap\" in its [[host.policy]]"), "{refused}");
+    let mut guest = start(&trapping, &wasm).unwrap();
+    assert_eq!(guest.pick(REQUEST), Ok(None));
+    assert_eq!(guest.leave(&[1]).unwrap_err().reason(), "trap");
+
+    let other = importing_strategy("(import \"env\" \"now\" (func $now))", "");
+    let refused = Module::from_wasm(&trapping, &other).unwrap_err().to_string();
+    assert!(refused.contains("imports env, which a policy does not get"), "{refused}");
+
+    let core = ComponentEncoder::default().module(&built_in("random")).unwrap().encode().unwrap();
+    let component = wasmprinter::print_bytes(core).unwrap();
+    let clocks = "(import \"wasi:clocks/wall-clock@0.2.0\" (instance
+        (export \"now\" (func (result u64)))))";
+    let (rest, _) = component.rsplit_once(')').unwrap();
+    let component = wat::parse_str(format!("{rest} {clocks})")).unwrap();
+    let refused = Module::from_wasm(&refusing, &component).unwrap_err().to_string();
+    assert!(refused.contains("imports wasi:clocks/wall-clock@0.2.0"), "{refused}");
+    start(&trapping, &component).unwrap();
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use loadline::config::{Config, HostConfig, LimitsConfig, PolicyConfig};
+use loadline::config::{Config, HostConfig, LimitsConfig, PolicyConfig, Wasi};
 use loadline::policy::guest::Request;
 use loadline::policy::{Limits, Module, PolicyEngine, StrategyGuest};
 
@@ -25,9 +25,13 @@ async fn farm(
     let pools = pools.iter().enumerate().map(named).collect();
     Farm::with_host(pools, files, |host| {
         host.limits = all;
-        host.by_policy = vec![PolicyConfig { name: "mine".to_owned(), limits: mine }];
+        host.by_policy = vec![policy(mine)];
     })
     .await
+}
+
+fn policy(limits: LimitsConfig) -> PolicyConfig {
+    PolicyConfig { name: "mine".to_owned(), wasi: Wasi::Refuse, limits }
 }
 
 fn trouble(farm: &Farm, pool: usize, kind: &str) -> String {
@@ -180,7 +184,7 @@ fn what_is_not_said_of_a_policy_is_what_is_said_of_all() {
     );
     assert_eq!(read.limits, LimitsConfig { pick: MILLIS(2), memory: 64 << 20, ..all() });
     let mine = LimitsConfig { pick: MILLIS(5), memory: 64 << 20, ..all() };
-    assert_eq!(read.by_policy, [PolicyConfig { name: "mine".to_owned(), limits: mine }]);
+    assert_eq!(read.by_policy, [policy(mine)]);
     let config = Config { host: Some(read), ..Config::default() };
     assert_eq!(Config::parse(&config.to_toml()), Ok(config));
 

@@ -281,12 +281,17 @@ fn agent() -> ureq::Agent {
 /// A strategy, its functions in core WebAssembly text. `body` replaces the functions
 /// it defines; the rest does the least that the contract allows.
 pub(crate) fn strategy(body: &str) -> Vec<u8> {
-    guest("strategy", STRATEGY, body)
+    guest("strategy", STRATEGY, "", body)
+}
+
+/// The same with imports besides the log.
+pub(crate) fn importing_strategy(imports: &str, body: &str) -> Vec<u8> {
+    guest("strategy", STRATEGY, imports, body)
 }
 
 /// A formula likewise. Its one metric is `cpu`.
 pub(crate) fn formula(body: &str) -> Vec<u8> {
-    guest("formula", FORMULA, body)
+    guest("formula", FORMULA, "", body)
 }
 
 /// Function name, type, and a body that does the least.
@@ -323,7 +328,7 @@ const FORMULA: &[Part] = &[
 /// Memory below 4096 is for answers: 64 a description, 128 zeros (ok, none, an empty list), 160 the
 /// list of one metric, 192 free. `$heap` is a bump heap that starts again at every call of realloc
 /// above one page; `$log` the host's.
-fn guest(interface: &str, parts: &[Part], body: &str) -> Vec<u8> {
+fn guest(interface: &str, parts: &[Part], imports: &str, body: &str) -> Vec<u8> {
     let mut functions = String::new();
     for (name, signature, least) in parts {
         let export = format!("(export \"loadline:policy/{interface}@1.0.0#{name}\")");
@@ -339,6 +344,7 @@ fn guest(interface: &str, parts: &[Part], body: &str) -> Vec<u8> {
     let text = format!(
         r#"(module
             (import "loadline:policy/log@1.0.0" "write" (func $log (param i32 i32 i32)))
+            {imports}
             (memory (export "memory") 4)
             (global $heap (mut i32) (i32.const 4096))
             (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (local $at i32)

@@ -39,7 +39,7 @@ pub use change::{Change, changes};
 use document::Document;
 pub use document::{Place, VARIABLE_PREFIX};
 pub use keys::{AllowConfig, KeyConfig, Secret, SecretSource};
-pub use limits::{LimitsConfig, PolicyConfig};
+pub use limits::{LimitsConfig, PolicyConfig, Wasi};
 pub use machine::MachineConfig;
 use machine::machine;
 pub use metric::{EVERY_MIN, MetricConfig, TIMEOUT_MAX, WINDOW_MAX};

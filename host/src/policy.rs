@@ -25,6 +25,7 @@ pub mod steps;
 pub mod text;
 mod ticker;
 pub mod trial;
+mod wasi;
 
 pub use builtin::{built_in, built_in_names};
 pub use engine::{Growths, Limits, PolicyEngine};

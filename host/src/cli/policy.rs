@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Failure;
-use crate::config::Origin;
+use crate::config::{Origin, Wasi};
 use crate::policy::steps::Steps;
 use crate::policy::{Form, Limits, Module, PolicyEngine};
 use crate::watch::read;
@@ -82,6 +82,9 @@ struct Subject {
     /// Settings to try it with, a JSON object as the pool's configuration has it
     #[arg(long, value_name = "JSON", default_value = "{}")]
     settings: String,
+    /// Take imports of WASI as a host does that has wasi = "trap" for it
+    #[arg(long)]
+    wasi_trap: bool,
 }
 
 impl Subject {
@@ -95,7 +98,9 @@ impl Subject {
     fn load(&self, engine: &PolicyEngine, steps: &Steps) -> Result<Module, String> {
         let form = form(&self.file)?;
         let bytes = steps.run("read", || read(&self.file, engine.limits.file_bytes))?;
-        Module::load(engine, form, &bytes, steps).map_err(|error| error.to_string())
+        let wasi = if self.wasi_trap { Wasi::Trap } else { Wasi::Refuse };
+        let engine = engine.within(Limits { wasi, ..engine.limits.clone() });
+        Module::load(&engine, form, &bytes, steps).map_err(|error| error.to_string())
     }
 
     /// A failure that says which file is meant.

@@ -3,6 +3,7 @@
 //! Times are of CPU, sizes in bytes, `"64MiB"` in the file. What a policy does not say of itself is what is
 //! said of all.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
@@ -62,11 +63,36 @@ impl Default for LimitsConfig {
     }
 }
 
+/// What becomes of a policy that imports functions of WASI, which no policy gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wasi {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// It is taken, and fails if it calls one.
+    Trap,
+}
+
+impl FromStr for Wasi {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "refuse" => Ok(Self::Refuse),
+            "trap" => Ok(Self::Trap),
+            other => Err(format!("{other:?} is neither \"refuse\" nor \"trap\"")),
+        }
+    }
+}
+
 /// `[[host.policy]]`: what is wanted of one policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PolicyConfig {
     /// The policy.
     pub name: String,
+    /// What becomes of its imports of WASI.
+    pub wasi: Wasi,
     /// What it may use.
     #[serde(flatten)]
     pub limits: LimitsConfig,
@@ -82,6 +108,7 @@ pub(super) fn policy(mut section: Section<'_>, all: &LimitsConfig) -> PolicyConf
     section.require("name");
     let config = PolicyConfig {
         name: section.policy_name("name", String::new()),
+        wasi: section.checked("wasi").unwrap_or_default(),
         limits: read(&mut section, all.clone()),
     };
     section.finish();

@@ -14,7 +14,7 @@ use wasmtime::{Config, Engine, OptLevel, Strategy};
 
 use super::module::ModuleError;
 use super::ticker::{TICK, Ticker, wait_for_tick};
-use crate::config::LimitsConfig;
+use crate::config::{LimitsConfig, Wasi};
 
 /// State that a guest may hand over to the next generation.
 const STATE_BYTES_MAX: usize = 1 << 20;
@@ -38,6 +38,8 @@ pub struct Limits {
     pub log_line_bytes: usize,
     /// What `save` may return.
     pub state_bytes: usize,
+    /// What becomes of imports of WASI.
+    pub wasi: Wasi,
     /// Whether the compiler gives way to everything else: in a host that serves it must.
     pub compile_last: bool,
 }
@@ -60,6 +62,7 @@ impl From<&LimitsConfig> for Limits {
             file_bytes: file,
             log_line_bytes: log_line,
             state_bytes: STATE_BYTES_MAX,
+            wasi: Wasi::Refuse,
             compile_last: true,
         }
     }

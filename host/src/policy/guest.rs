@@ -12,6 +12,7 @@ use super::engine::PolicyEngine;
 use super::module::{Decider, Kind, Module, Pre};
 use super::room::{Budget, Room, State, printable};
 use super::steps::Steps;
+use crate::config::Wasi;
 use crate::report::is_name;
 
 #[allow(missing_docs, reason = "generated from the contract, which is documented there")]
@@ -132,6 +133,9 @@ impl FormulaPre {
     pub(super) fn new(engine: &PolicyEngine, component: &Component) -> wasmtime::Result<Self> {
         let mut linker = Linker::new(&engine.engine);
         FormulaPolicy::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
+        if engine.limits.wasi == Wasi::Trap {
+            linker.define_unknown_imports_as_traps(component)?;
+        }
         Ok(Self(FormulaPolicyPre::new(linker.instantiate_pre(component)?)?))
     }
 }
@@ -142,6 +146,9 @@ impl StrategyPre {
     pub(super) fn new(engine: &PolicyEngine, component: &Component) -> wasmtime::Result<Self> {
         let mut linker = Linker::new(&engine.engine);
         StrategyPolicy::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
+        if engine.limits.wasi == Wasi::Trap {
+            linker.define_unknown_imports_as_traps(component)?;
+        }
         Ok(Self(StrategyPolicyPre::new(linker.instantiate_pre(component)?)?))
     }
 }

@@ -62,8 +62,10 @@ impl Rules {
     /// What the policy of this name may use.
     #[must_use]
     pub fn limits(&self, name: &str) -> Limits {
-        let own = self.by_policy.iter().find(|policy| policy.name == name);
-        Limits::from(own.map_or(&self.limits, |policy| &policy.limits))
+        match self.by_policy.iter().find(|policy| policy.name == name) {
+            Some(own) => Limits { wasi: own.wasi, ..Limits::from(&own.limits) },
+            None => Limits::from(&self.limits),
+        }
     }
 }
 

@@ -19,6 +19,8 @@ use wit_parser::Resolve;
 use super::engine::{Limits, PolicyEngine};
 use super::guest::{FormulaPre, StrategyPre};
 use super::steps::Steps;
+use super::wasi::{is_wasi, trapping};
+use crate::config::Wasi;
 
 /// The contract.
 const WIT: &str = include_str!("../../../sdk/policy/wit/policy.wit");
@@ -295,8 +297,9 @@ fn from_text(bytes: &[u8]) -> Result<Vec<u8>, ModuleError> {
 /// Checks and compiles.
 fn build(engine: &PolicyEngine, bytes: &[u8], steps: &Steps) -> Result<Pre, ModuleError> {
     let (kind, component) = steps.run("check", || {
-        let component = as_component(bytes)?;
-        Ok::<_, ModuleError>((check_component(&component)?, component))
+        let wasi = engine.limits.wasi;
+        let component = as_component(bytes, wasi)?;
+        Ok::<_, ModuleError>((check_component(&component, wasi)?, component))
     })?;
     let compile = |error: wasmtime::Error| ModuleError::Compile { reason: format!("{error:#}") };
     let component =
@@ -361,14 +364,14 @@ fn features() -> WasmFeatures {
     WasmFeatures::default() - refused
 }
 
-fn as_component(bytes: &[u8]) -> Result<Vec<u8>, ModuleError> {
+fn as_component(bytes: &[u8], wasi: Wasi) -> Result<Vec<u8>, ModuleError> {
     if Parser::is_component(bytes) {
         return Ok(bytes.to_vec());
     }
     if !Parser::is_core_wasm(bytes) {
         return Err(ModuleError::NotWasm { found: looks_like(bytes) });
     }
-    let (kind, code) = check_core(bytes)?;
+    let (kind, code) = check_core(bytes, wasi)?;
     wrap(kind, code).map_err(|error| ModuleError::Shape { reason: format!("{error:#}") })
 }
 
@@ -379,7 +382,12 @@ fn wrap(kind: Kind, mut code: Vec<u8>) -> Result<Vec<u8>, anyhow::Error> {
     let world = resolve.select_world(&[package], Some(&format!("{kind}-policy")))?;
     let encoding = wit_component::StringEncoding::UTF8;
     wit_component::embed_component_metadata(&mut code, &resolve, world, encoding)?;
-    wit_component::ComponentEncoder::default().module(&code)?.validate(false).encode()
+    let mut encoder = wit_component::ComponentEncoder::default().module(&code)?;
+    // There are none left but where an operator has allowed them.
+    for (name, module) in trapping(&code)? {
+        encoder = encoder.adapter(&name, &module)?;
+    }
+    encoder.validate(false).encode()
 }
 
 fn looks_like(bytes: &[u8]) -> &'static str {
@@ -394,7 +402,7 @@ fn looks_like(bytes: &[u8]) -> &'static str {
 
 /// A core module: valid, without foreign imports, exporting one kind of policy. Its kind, and itself
 /// without custom sections.
-fn check_core(bytes: &[u8]) -> Result<(Kind, Vec<u8>), ModuleError> {
+fn check_core(bytes: &[u8], wasi: Wasi) -> Result<(Kind, Vec<u8>), ModuleError> {
     let (mut imports, mut exports) = (Vec::new(), Vec::new());
     let mut code = wasm_encoder::Module::new();
     Validator::new_with_features(features()).validate_all(bytes).map_err(invalid)?;
@@ -420,7 +428,7 @@ fn check_core(bytes: &[u8]) -> Result<(Kind, Vec<u8>), ModuleError> {
             _ => {}
         }
     }
-    check_imports(imports.iter().map(String::as_str))?;
+    check_imports(imports.iter().map(String::as_str), wasi)?;
     // `loadline:policy/strategy@1.0.0#pick`: a function of an interface.
     let interfaces = exports.iter().filter_map(|export| Some(export.split_once('#')?.0));
     let kind = kind_of(interfaces.clone())?;
@@ -432,7 +440,7 @@ fn check_core(bytes: &[u8]) -> Result<(Kind, Vec<u8>), ModuleError> {
 }
 
 /// A component: valid, without foreign imports, exporting one kind of policy.
-fn check_component(bytes: &[u8]) -> Result<Kind, ModuleError> {
+fn check_component(bytes: &[u8], wasi: Wasi) -> Result<Kind, ModuleError> {
     let invalid =
         |error: wasmparser::BinaryReaderError| ModuleError::Invalid { reason: error.to_string() };
     let mut imports = Vec::new();
@@ -461,7 +469,7 @@ fn check_component(bytes: &[u8]) -> Result<Kind, ModuleError> {
             _ => {}
         }
     }
-    check_imports(imports.iter().map(String::as_str))?;
+    check_imports(imports.iter().map(String::as_str), wasi)?;
     kind_of(exports.iter().map(String::as_str))
 }
 
@@ -483,10 +491,15 @@ fn check_nesting(body: &FunctionBody<'_>) -> Result<(), ModuleError> {
     Ok(())
 }
 
-fn check_imports<'a>(imports: impl Iterator<Item = &'a str>) -> Result<(), ModuleError> {
+fn check_imports<'a>(
+    imports: impl Iterator<Item = &'a str>,
+    wasi: Wasi,
+) -> Result<(), ModuleError> {
     let allowed = |name: &&str| {
         let path = name.split('@').next().unwrap_or_default();
-        path == "loadline:policy/log" || path == "loadline:policy/types"
+        path == "loadline:policy/log"
+            || path == "loadline:policy/types"
+            || (wasi == Wasi::Trap && is_wasi(name))
     };
     let mut foreign: Vec<_> = imports.filter(|name| !allowed(name)).collect();
     foreign.sort_unstable();
@@ -494,9 +507,12 @@ fn check_imports<'a>(imports: impl Iterator<Item = &'a str>) -> Result<(), Modul
     if foreign.is_empty() {
         return Ok(());
     }
-    let wasi = foreign.iter().any(|name| name.starts_with("wasi"));
-    let hint =
-        if wasi { "; it was built for WASI, use wasm32-unknown-unknown instead" } else { "" };
+    let hint = if foreign.iter().any(|name| is_wasi(name)) {
+        "; it was built for WASI, use wasm32-unknown-unknown instead (or, if it never calls them, \
+         wasi = \"trap\" in its [[host.policy]])"
+    } else {
+        ""
+    };
     Err(ModuleError::Imports { names: foreign.join(", "), hint })
 }
 
