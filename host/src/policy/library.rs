@@ -8,6 +8,7 @@
 //! to nobody. What an operator asks for is written into the folder first, so that a restart finds it.
 
 mod entry;
+mod rules;
 mod wish;
 
 use std::collections::BTreeMap;
@@ -20,11 +21,12 @@ use std::time::{Duration, Instant};
 use super::builtin::BUILTIN;
 use super::engine::{Limits, PolicyEngine};
 use super::module::{Form, Generation, Module, ModuleError};
-use super::signature::{Trust, Vouch, read_beside};
+use super::signature::{Vouch, read_beside};
 use super::steps::Steps;
-use crate::config::{HostConfig, LimitsConfig, PolicyConfig, SignatureMode};
+use crate::config::SignatureMode;
 use crate::watch::read;
 pub use entry::{Entry, Kept, Origin, Refused, Waiting};
+pub use rules::Rules;
 pub use wish::WishError;
 
 /// What lies in a policy file and beside it.
@@ -36,37 +38,6 @@ struct Content {
     vouch: Vouch,
     /// What was done so far.
     steps: Steps,
-}
-
-/// What an operator may set.
-#[derive(Debug, Clone, Default)]
-pub struct Rules {
-    /// How long a removed file's generation is used on.
-    pub grace: Duration,
-    /// Whose signatures count.
-    pub trust: Trust,
-    /// What a policy may use.
-    limits: LimitsConfig,
-    /// What those may that are named.
-    by_policy: Vec<PolicyConfig>,
-}
-
-impl Rules {
-    /// As configured.
-    #[must_use]
-    pub fn of(host: &HostConfig) -> Self {
-        let HostConfig { removal_grace, signatures, limits, by_policy, .. } = host.clone();
-        Self { grace: removal_grace, trust: Trust::new(&signatures), limits, by_policy }
-    }
-
-    /// What the policy of this name may use.
-    #[must_use]
-    pub fn limits(&self, name: &str) -> Limits {
-        match self.by_policy.iter().find(|policy| policy.name == name) {
-            Some(own) => Limits { wasi: own.wasi, ..Limits::from(&own.limits) },
-            None => Limits::from(&self.limits),
-        }
-    }
 }
 
 /// Told of all entries.
