@@ -240,6 +240,7 @@ async fn keys_are_changed_without_a_gap_and_an_old_one_vouches_no_more() {
     apply(&mut farm, wanted(SignatureMode::Require, &[&other])).await;
     assert!(refused(&farm, 1).await.contains("which is not among host.signatures.keys"));
     assert_eq!(serving(&farm), newest);
+    assert_eq!(mine(&farm)["generations"][0]["signature"]["state"], "wrong");
     // Signed by both, either key is enough.
     let both = other.sign(Generation::of(&versions[1]), Some(&signed(&new, &versions[1])));
     farm.drop_in("mine.wasm.sig", both.as_bytes());

@@ -257,6 +257,9 @@ impl Library {
             self.refuse(name, refused(&reason, file.generation));
             return true;
         }
+        if self.rules.trust.mode() == SignatureMode::Require && file.vouch.trouble().is_some() {
+            self.doubt(path, name, &file);
+        }
         match (self.rules.trust.mode(), &file.vouch) {
             (SignatureMode::Require, Vouch::Missing(why)) => {
                 self.wait(path, name, file.generation, why)
@@ -371,6 +374,17 @@ impl Library {
             tracing::info!(policy = %name, %generation, %vouch, "policy's signature changed");
         } else {
             tracing::info!(policy = %name, %kind, %generation, %vouch, ?took, "policy loaded");
+        }
+    }
+
+    /// What serves was taken from this file, and nobody vouches for it any more: it serves on, and is shown.
+    fn doubt(&mut self, path: &Path, name: &str, file: &Content) {
+        let entry = self.entries.get_mut(name);
+        let newest = entry.and_then(|entry| entry.generations.first_mut()).filter(|newest| {
+            newest.generation() == file.generation && newest.origin == Origin::File(path.to_owned())
+        });
+        if let Some(newest) = newest {
+            newest.vouch = file.vouch.clone();
         }
     }
 
