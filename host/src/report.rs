@@ -24,6 +24,9 @@ pub const DATAGRAM_BYTES_MAX: usize = 1_400;
 pub const FRAME_BYTES_MAX: usize = 65_000;
 /// Bytes of a name at most (farm, machine, metric, service, label): a DNS name fits.
 pub const NAME_BYTES_MAX: usize = 253;
+/// What a name is ([`is_name`]), for people.
+pub const NAME_FORM: &str =
+    "1 to 253 bytes without control characters, direction marks or other invisible ones";
 /// Metrics of a machine or a service at most: bounds what one report can cost a host.
 pub const METRICS_MAX: usize = 256;
 /// Services of a machine at most, for the same reason.
@@ -145,7 +148,7 @@ impl Report<'_> {
             let again = self.services[..index].iter().any(|other| other.name == service.name);
             ensure("service", !again)?;
             ensure("address", service.address.len() <= 2 * NAME_BYTES_MAX)?;
-            ensure("address", !service.address.contains(|c: char| c.is_control() || c == ' '))?;
+            ensure("address", !service.address.contains(|c: char| is_deceptive(c) || c == ' '))?;
             check_weight(service.weight)?;
             check_metrics(&service.metrics)?;
             check_labels(&service.labels)?;
@@ -161,13 +164,26 @@ pub fn is_name(name: &str) -> bool {
     // Most names are ASCII: a look at their bytes is enough, and a fraction of the work.
     let is_printable = |byte: u8| (b' '..=b'~').contains(&byte);
     (1..=NAME_BYTES_MAX).contains(&name.len())
-        && (name.bytes().all(is_printable) || !name.contains(char::is_control))
+        && (name.bytes().all(is_printable) || !name.contains(is_deceptive))
+}
+
+/// Whether a character changes how the text around it is shown instead of being shown itself: control
+/// characters, those of the direction of writing (Unicode's property `Bidi_Control`), separators of
+/// lines and paragraphs, and the ones that have no width at all. A name with one of them can look like
+/// another one in a log or on a console.
+#[must_use]
+pub fn is_deceptive(character: char) -> bool {
+    matches!(
+        character,
+        '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}' | '\u{2066}'..='\u{2069}' | '\u{feff}'
+    ) || character.is_control()
 }
 
 /// Whether the value of a label is fit to be shown, logged and compared; it may be empty.
 #[must_use]
 pub fn is_label_value(value: &str) -> bool {
-    value.len() <= NAME_BYTES_MAX && !value.contains(char::is_control)
+    value.len() <= NAME_BYTES_MAX && !value.contains(is_deceptive)
 }
 
 /// Whether a weight can be divided by.
@@ -177,7 +193,7 @@ pub fn is_weight(weight: f64) -> bool {
 }
 
 fn check_name(field: &'static str, name: &str) -> Result<(), WireError> {
-    ensure(field, is_name(name))
+    if is_name(name) { Ok(()) } else { Err(WireError::Name { field }) }
 }
 
 fn check_weight(weight: f64) -> Result<(), WireError> {

@@ -15,10 +15,9 @@ use toml::{Table, Value};
 use super::document::Places;
 use super::limits::{size_of, size_text};
 use super::{Problem, is_policy_name};
-use crate::report::{LABELS_MAX, NAME_BYTES_MAX, is_label_value, is_name, is_weight};
-
-/// What a name is ([`is_name`]), for people.
-const NAME_FORM: &str = "1 to 253 bytes without control characters";
+use crate::report::{
+    LABELS_MAX, NAME_BYTES_MAX, NAME_FORM, is_deceptive, is_label_value, is_name, is_weight,
+};
 
 /// One table, with its path from the root.
 pub(super) struct Section<'p> {
@@ -296,7 +295,7 @@ impl<'p> Section<'p> {
     pub(super) fn address(&mut self, key: &'static str) -> String {
         let address = self.string(key).unwrap_or_default();
         let rest = address.split_once("://").map_or(&*address, |(_, rest)| rest);
-        let fits = address.len() <= NAME_BYTES_MAX && !address.contains(|c: char| c.is_control());
+        let fits = address.len() <= NAME_BYTES_MAX && !address.contains(is_deceptive);
         if address.is_empty() || (fits && !rest.is_empty() && !rest.contains(' ')) {
             return address;
         }
@@ -322,8 +321,8 @@ impl<'p> Section<'p> {
                 self.wrong(key, &what);
             }
             if !is_label_value(value) {
-                let what = "at most 253 bytes without control characters";
-                self.wrong(key, &format!("{value:?} is not the value of a label: {what}"));
+                let what = format!("{value:?} is not the value of a label: empty, or {NAME_FORM}");
+                self.wrong(key, &what);
             }
         }
         self.bound(key, labels.len(), LABELS_MAX);

@@ -15,6 +15,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use super::nearest;
+use crate::report::is_deceptive;
 pub use query::{Fold, Label, Labels, Query, Selector, Term};
 pub use system::{Of, SystemMetric, SystemSource};
 
@@ -226,7 +227,7 @@ pub(super) fn check_url(url: &str) -> Result<(), String> {
     let authority = rest.split(['/', '?']).next().unwrap_or_default();
     let fits = !authority.is_empty()
         && !authority.starts_with(':')
-        && !rest.contains(|c: char| c.is_whitespace() || c.is_control());
+        && !rest.contains(|c: char| c.is_whitespace() || is_deceptive(c));
     if fits {
         Ok(())
     } else {

@@ -413,3 +413,23 @@ fn relay_reads_back_and_must_not_send_where_it_hears() {
     let apart = format!("[reports]\ninterfaces = [\"a\"]\n{circle}\ninterfaces = [\"b\"]");
     assert!(Config::parse(&apart).is_ok());
 }
+
+#[test]
+fn names_that_would_look_like_others_are_refused_wherever_they_stand() {
+    let text = "[agent]\nmachine = \"web\u{202e}1\"\nlabels = { zone = \"a\u{200b}\", \"b\u{2066}\" = \"c\" }\n\
+                [[agent.service]]\nname = \"a\u{200f}\"\naddress = \"h\u{feff}:80\"\n\
+                [reports]\nfarm = \"\u{61c}x\"\n[[pool]]\nname = \"p\u{2028}\"\n";
+    let error = Config::parse(text).expect_err("names that deceive").to_string();
+    for words in [
+        "agent.machine: \"web\\u{202e}1\" is not a name: 1 to 253 bytes without control characters, \
+         direction marks or other invisible ones",
+        "agent.labels: \"a\\u{200b}\" is not the value of a label",
+        "agent.labels: \"b\\u{2066}\" is not a label's name",
+        "agent.service[0].name: \"a\\u{200f}\" is not a name",
+        "agent.service[0].address: \"h\\u{feff}:80\" is not \"host:port\" or a URL",
+        "reports.farm: \"\\u{61c}x\" is not a name",
+        "pool[0].name: \"p\\u{2028}\" is not a name",
+    ] {
+        assert!(error.contains(words), "{words}: {error}");
+    }
+}

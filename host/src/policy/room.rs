@@ -13,6 +13,7 @@ use nix::time::{ClockId, clock_gettime};
 use wasmtime::{ResourceLimiter, Store, Trap, UpdateDeadline};
 
 use super::engine::{Limits, PolicyEngine, ticks};
+use crate::report::is_deceptive;
 
 /// Names, reasons and other words of a guest at most, in bytes.
 const WORDS_BYTES_MAX: usize = 1_024;
@@ -293,7 +294,7 @@ fn cut(message: &str, bytes_max: usize) -> String {
             line.push('…');
             break;
         }
-        if character.is_control() {
+        if is_deceptive(character) {
             line.extend(character.escape_default());
         } else {
             line.push(character);

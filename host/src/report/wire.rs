@@ -16,7 +16,9 @@ use serde::ser::{SerializeMap, SerializeTuple};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::auth::{Keyring, TAG_BYTES};
-use super::{LABELS_MAX, MAGIC, METRICS_MAX, Metrics, Report, SERVICES_MAX, Service, State};
+use super::{
+    LABELS_MAX, MAGIC, METRICS_MAX, Metrics, NAME_FORM, Report, SERVICES_MAX, Service, State,
+};
 
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 8;
@@ -53,6 +55,12 @@ pub enum WireError {
     /// The payload is not MessagePack of the right shape.
     #[error("malformed payload: {0}")]
     Malformed(String),
+    /// A name that could not be shown, or would look like another one.
+    #[error("field {field} is not a name: {NAME_FORM}")]
+    Name {
+        /// Which field.
+        field: &'static str,
+    },
     /// A field is out of range.
     #[error("field {field} is out of range")]
     Field {
@@ -74,6 +82,7 @@ impl WireError {
             Self::UnknownKey => "unknown_key",
             Self::BadTag => "bad_tag",
             Self::Malformed(_) => "malformed",
+            Self::Name { .. } => "name",
             Self::Field { .. } => "field",
         }
     }

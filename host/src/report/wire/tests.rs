@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::report::auth::TAG_BYTES;
-use crate::report::{Key, METRICS_MAX};
+use crate::report::{Key, METRICS_MAX, is_label_value, is_name};
 
 const PLAIN: &str = include_str!("../../../../tests/data/report-v1.hex");
 const SIGNED: &str = include_str!("../../../../tests/data/report-v1-signed.hex");
@@ -141,18 +141,37 @@ fn check_field(bad: &Report<'_>, field: &'static str) {
 #[test]
 fn fields_out_of_range_are_named() {
     let services = |name, weight| vec![Service { name, weight, ..report().services.remove(0) }];
-    check_field(&Report { machine: "", ..report() }, "machine");
-    check_field(&Report { machine: "a\nb", ..report() }, "machine");
-    check_field(&Report { farm: &"x".repeat(254), ..report() }, "farm");
     check_field(&Report { interval_ms: 0, ..report() }, "interval_ms");
     check_field(&Report { weight: 0.0, ..report() }, "weight");
     check_field(&Report { weight: f64::NAN, ..report() }, "weight");
-    check_field(&Report { services: services("", 1.0), ..report() }, "service");
     check_field(&Report { services: services("web", -1.0), ..report() }, "weight");
     let twice = [services("web", 1.0), services("web", 1.0)].concat();
     check_field(&Report { services: twice, ..report() }, "service");
     let uneven = Metrics { names: vec!["a"], values: vec![] };
     check_field(&Report { metrics: uneven, ..report() }, "metrics");
+}
+
+#[test]
+fn names_that_would_look_like_others_are_refused() {
+    let check = |bad: &Report<'_>, field| {
+        let none = Keyring::default();
+        assert_eq!(encode(std::slice::from_ref(bad), &none), Err(WireError::Name { field }));
+    };
+    for name in ["", "a\nb", "web\u{202e}1", "a\u{2066}b", "\u{200f}a", "a\u{feff}", "a\u{85}"] {
+        let metrics = || Metrics { names: vec![name], values: vec![0.0] };
+        let service = Service { name, ..report().services.remove(0) };
+        check(&Report { machine: name, ..report() }, "machine");
+        check(&Report { farm: name, ..report() }, "farm");
+        check(&Report { services: vec![service], ..report() }, "service");
+        check(&Report { metrics: metrics(), ..report() }, "metrics");
+        check(&Report { labels: vec![(name, "")], ..report() }, "label");
+        assert!(name.is_empty() || !is_label_value(name));
+    }
+    check(&Report { farm: &"x".repeat(254), ..report() }, "farm");
+    for good in ["ä", "日本", "مرحبا", "नमस्ते", "می\u{200c}خواهم", "<b> & \"c\""]
+    {
+        assert!(is_name(good), "{good}");
+    }
 }
 
 /// Names for generated reports; borrowed by them.
