@@ -100,7 +100,7 @@ fn other_groups_on_the_port_are_not_heard() {
     host.lists(&["ours"]);
 }
 
-/// O-A10: hosts share the groups; the first one has TCP.
+/// O-A10, O-A06: hosts share the groups; the first one has TCP. Who sends on the machine is heard there, too.
 #[test]
 fn two_hosts_on_one_machine_hear_the_same() {
     let Some(net) = Net::lan(&["h", "a"]) else { return };
@@ -340,5 +340,50 @@ async fn connections_outlive_a_changed_way_in_and_end_with_tcp() {
     let ended = tokio::task::spawn_blocking(move || (&old).read(&mut byte)).await.unwrap();
     assert!(matches!(ended, Ok(0)) || ended.is_err_and(|e| e.kind() == ErrorKind::ConnectionReset));
     assert_eq!(connect().unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    loadline.stop().await;
+}
+
+/// From loopback alone to every address and back, again and again: nobody is refused or cut off.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_refused_while_the_addresses_change() {
+    // The interface that does not exist makes it any address.
+    let config = |interfaces: &str| {
+        let text = format!(
+            "[host]\nlisten = \"127.0.0.1:0\"\n[reports]\ngroup = \"239.255.76.76:0\"\n\
+             interfaces = {interfaces}\n"
+        );
+        Config::parse(&text).unwrap()
+    };
+    let mut loadline = Loadline::start(config("[\"lo\"]")).await.unwrap();
+    let port = loadline.host().unwrap().report_port();
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let clients = std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for number in 0.. {
+            if stopped.load(Ordering::Relaxed) || number == 400 {
+                return open;
+            }
+            let address = if number % 2 == 0 { "127.0.0.1" } else { "::1" };
+            let address = SocketAddr::new(address.parse().unwrap(), port);
+            let mut stream = TcpStream::connect(address).expect("it listens at every moment");
+            let bytes = frame(report(&format!("m{number}"), &[]));
+            stream.write_all(&u32::try_from(bytes.len()).unwrap().to_be_bytes()).unwrap();
+            stream.write_all(&bytes).expect("it is open");
+            open.push(stream);
+        }
+        open
+    });
+    for round in 0..20 {
+        let interfaces = ["[\"lo\", \"absent0\"]", "[\"lo\"]"][round % 2];
+        assert_eq!(loadline.apply(&config(interfaces)).await, []);
+    }
+    stop.store(true, Ordering::Relaxed);
+    let open = tokio::task::spawn_blocking(|| clients.join()).await.unwrap().expect("none refused");
+    let sent = u64::try_from(open.len()).unwrap();
+    assert!(sent > 20, "{sent} connections");
+    let mut changes = loadline.host().unwrap().changes();
+    let heard = changes.wait_for(|_| loadline.host().unwrap().reports() == sent);
+    tokio::time::timeout(PATIENCE, heard).await.expect("each is heard").unwrap();
     loadline.stop().await;
 }

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
-use loadline::report::{Key, Keyring, Report, wire};
+use loadline::report::{Key, Keyring, Report, State, wire};
 
 use crate::support::{Farm, PATIENCE, get, program, report};
 
@@ -339,4 +339,47 @@ async fn killed_agent_is_gone_within_its_rule() {
     let busy = std::time::Duration::from_secs(1); // of the machine that runs the tests
     assert!(took <= rule + busy, "gone after {took:?}, the rule says {rule:?}");
     farm.stop().await;
+}
+
+/// `[agent]` and `[relay]` in one file are both run; the machine's last report goes through, too.
+#[test]
+fn agent_and_relay_run_in_one_process() {
+    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+    far.set_read_timeout(Some(PATIENCE)).unwrap();
+    let config = format!(
+        "[agent]\nmachine = \"near\"\ninterval = \"100ms\"\nmetric = []\n\
+         [reports]\ngroup = \"239.255.76.76:0\"\ninterfaces = [\"lo\"]\n\
+         [relay]\nsend_to = [\"udp://{}\"]\n",
+        far.local_addr().unwrap()
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let mut process = Process::start(&folder, &config, &[]);
+    process.until("agent ");
+    process.until("  relay ");
+    process.until("  sends ");
+    let next = || {
+        let mut frame = [0; 2_048];
+        let len = far.recv(&mut frame).unwrap();
+        let reports = wire::decode(&frame[..len], &Keyring::default()).unwrap();
+        (reports[0].machine.to_owned(), reports[0].hops, reports[0].state)
+    };
+    assert_eq!(next(), ("near".to_owned(), 1, State::Ready));
+    let ended = std::thread::spawn(move || process.end("-TERM"));
+    while next().2 != State::Leaving {}
+    assert_eq!(ended.join().unwrap(), Some(0));
+}
+
+/// Beside a host a relay does not run, and that is said.
+#[test]
+fn relay_beside_a_host_is_told_to_be_a_process_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!("{QUICK}\n[relay]\nsend_to = [\"udp://127.0.0.1:9\"]\n");
+    let mut process = Process::start(&folder, &config, &[]);
+    process.until("[relay] is not run beside [host], which has the report port for itself: start");
+    assert_eq!(process.end("-TERM"), Some(0));
+    let mut alone = Process::start(&folder, &config, &["host"]);
+    let mut said = Vec::new();
+    alone.until_with("try ", &mut said);
+    assert!(!said.iter().any(|line| line.contains("relay")), "nobody asked for one: {said:?}");
+    assert_eq!(alone.end("-TERM"), Some(0));
 }

@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use loadline::config::{Config, HostConfig, PoolConfig, ReportsConfig};
 use loadline::report::{Key, Keyring, Metrics, Report, State, wire};
 use loadline::run::{Host, Loadline};
-use loadline::transport::{Receiver, Status};
+use loadline::transport::{Receiver, Status, enlarge};
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg};
 use nix::time::{ClockId, clock_gettime};
 use tokio::runtime::Runtime;
@@ -119,6 +119,7 @@ impl Bench {
         let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
         sender.connect(socket.local_addr().expect("an address")).expect("connected");
         let receiver = Receiver::new(&socket, Arc::<Status>::default()).expect("a receiver");
+        enlarge(&socket, ReportsConfig::default().receive_buffer).expect("a size");
         socket.set_nonblocking(true).expect("set");
         let keyring = keyring.clone();
         Self { runtime, loadline, sender, socket, receiver, keyring, fills: 0 }

@@ -76,6 +76,10 @@ pub const EJECTION_MAX: Duration = Duration::from_secs(300);
 /// A slow start at most.
 pub const SLOW_START_MAX: Duration = Duration::from_hours(1);
 
+/// Bytes of a receive buffer at least: below, the kernel takes its own minimum.
+pub const RECEIVE_BUFFER_MIN: i64 = 4_096;
+/// Bytes of a receive buffer at most: half of what the kernel can count.
+pub const RECEIVE_BUFFER_MAX: i64 = 1 << 30;
 /// The time without multicast after which a host says so, at most.
 pub const SILENCE_MAX: Duration = Duration::from_hours(24);
 
@@ -114,6 +118,8 @@ pub struct ReportsConfig {
     pub send_to: Vec<Destination>,
     /// Whether a host takes reports by TCP.
     pub tcp: bool,
+    /// Bytes of a host's receive buffer, for each socket; the kernel may give less.
+    pub receive_buffer: usize,
     /// A host says it when no multicast came for so long; zero: never.
     #[serde(serialize_with = "as_text")]
     pub silence: Duration,
@@ -143,8 +149,9 @@ impl ReportsConfig {
     /// Whether an agent sends to the same places by both; what it sends may differ.
     #[must_use]
     pub fn is_sent_like(&self, other: &Self) -> bool {
-        let Self { farm, tcp, silence, keys, max_skew, allow, .. } = self.clone();
-        *self == Self { farm, tcp, silence, keys, max_skew, allow, ..other.clone() }
+        let Self { farm, tcp, receive_buffer, silence, keys, max_skew, allow, .. } = self.clone();
+        let rest = other.clone();
+        *self == Self { farm, tcp, receive_buffer, silence, keys, max_skew, allow, ..rest }
     }
 }
 
@@ -398,6 +405,7 @@ impl Default for ReportsConfig {
             ttl: 1,
             send_to: Vec::new(),
             tcp: true,
+            receive_buffer: 8 << 20,
             silence: Duration::from_secs(30),
             keys: Vec::new(),
             max_skew: Duration::from_secs(60),
@@ -481,16 +489,22 @@ impl Config {
         token.filter(|file| !file.as_os_str().is_empty())
     }
 
-    /// Whether a relay runs: it takes the report port for itself, and so the process.
+    /// Whether a relay runs: not beside a host, which has the report port for itself.
     #[must_use]
     pub fn is_relay(&self) -> bool {
-        self.relay.is_some() && self.agent.is_none() && self.host.is_none()
+        self.relay.is_some() && self.host.is_none()
     }
 
     /// What is dangerous though it works.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        self.reports.warnings(self.host.is_some() || self.is_relay())
+        let mut warnings = self.reports.warnings(self.host.is_some() || self.is_relay());
+        if self.relay.is_some() && self.host.is_some() {
+            let what = "[relay] is not run beside [host], which has the report port for itself: start \
+                        loadline host and loadline relay, each as a process of its own";
+            warnings.push(what.to_owned());
+        }
+        warnings
     }
 
     /// The configuration in force, as a file.
@@ -574,6 +588,11 @@ fn reports(mut section: Section<'_>) -> ReportsConfig {
         ttl: section.integer("ttl", default.ttl, 0..=u8::MAX.into()),
         send_to: section.destinations("send_to"),
         tcp: section.boolean("tcp", default.tcp),
+        receive_buffer: section.integer(
+            "receive_buffer",
+            default.receive_buffer,
+            RECEIVE_BUFFER_MIN..=RECEIVE_BUFFER_MAX,
+        ),
         silence: section.duration("silence", default.silence, Duration::ZERO..=SILENCE_MAX),
         keys: section.sections("keys").into_iter().flatten().map(keys::key).collect(),
         max_skew: section.duration("max_skew", default.max_skew, Duration::ZERO..=SKEW_MAX),

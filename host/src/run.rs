@@ -1,7 +1,7 @@
 //! Starts what a configuration asks for and stops it cleanly.
 //!
 //! The agent is one task that samples and one that sends; the host is a task that receives, one that
-//! serves HTTP, a thread for the walk of reports and one for policies; a relay runs where neither does.
+//! serves HTTP, a thread for the walk of reports and one for policies; a relay runs where no host does.
 //! [`Loadline::stop`] says that
 //! the machine leaves, finishes open requests and joins the threads. [`Loadline::apply`] changes the
 //! configuration while it runs, [`Reload`] says when. Ports may be 0: the ones in use
@@ -156,11 +156,12 @@ impl Loadline {
         problems.extend(self.apply_host(config).await);
         #[cfg(feature = "host")]
         self.apply_machines(config).await;
-        #[cfg(feature = "agent")]
-        problems.extend(self.apply_agent(config, secrets.reports != self.secrets.reports).await);
         if config.is_relay() {
             problems.extend(self.apply_relay(config).await);
         }
+        // Last: it sends to the port that the others have.
+        #[cfg(feature = "agent")]
+        problems.extend(self.apply_agent(config, secrets.reports != self.secrets.reports).await);
         self.warnings = std::mem::take(&mut self.warnings).say(config);
         self.secrets = secrets;
         self.config = config.clone();
@@ -237,11 +238,13 @@ impl Loadline {
         }
     }
 
-    /// How the agent of this process sends: to the port that its host has.
+    /// How the agent of this process sends: to the port that its host or its relay has.
     #[cfg(feature = "agent")]
     fn agents_reports(&self, config: &Config) -> ReportsConfig {
-        #[cfg_attr(not(feature = "host"), expect(unused_mut, reason = "the host's port"))]
         let mut reports = config.reports.clone();
+        if let Some(relay) = &self.relay {
+            reports.groups.port = relay.port();
+        }
         #[cfg(feature = "host")]
         if let Some(host) = &self.host {
             reports.groups.port = host.report_port();

@@ -24,5 +24,5 @@ pub use inlet::Inlet;
 pub use interface::Place;
 pub use listener::{Connections, Verdict};
 pub use outlet::Outlet;
-pub use receive::Receiver;
+pub use receive::{Receiver, enlarge};
 pub use status::Status;

@@ -136,8 +136,8 @@ impl Origin {
         let mut config = Config::from_document(document).map_err(of_file)?;
         match self.role {
             Role::AsWritten => {}
-            Role::Agent => config.host = None,
-            Role::Host => config.agent = None,
+            Role::Agent => (config.host, config.relay) = (None, None),
+            Role::Host => (config.agent, config.relay) = (None, None),
             Role::Relay => (config.agent, config.host) = (None, None),
         }
         if let Some(relay) = &mut config.relay {

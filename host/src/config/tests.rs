@@ -43,6 +43,7 @@ fn what_is_printed_reads_back_as_the_same() {
         group = ["[ff05::7]:7"]
         ttl = 4
         tcp = false
+        receive_buffer = 65536
         silence = "0s"
         send_to = ["udp://far:12000", "tcp://[fd00::2]:12000"]
         keys = [{ id = 1, secret_file = "s" }, { id = 2, secret_env = "S" }]

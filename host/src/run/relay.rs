@@ -22,6 +22,8 @@ use crate::transport::{Batch, Connections, Inlet, Outlet, Place, Room, Status};
 const QUEUE_MAX: usize = 1_024;
 /// Frames that wait for a destination that is slow or away: as many reports as a farm may have.
 const BACKLOG: usize = 4_096;
+/// Time to read what has come when it is told to end: the last report of this machine's agent, too.
+const READ_WAIT: Duration = Duration::from_millis(50);
 /// Time for the last frames to leave.
 const LEAVE_WAIT: Duration = Duration::from_secs(1);
 
@@ -96,7 +98,7 @@ impl RunningRelay {
         Ok(Self {
             reports: reports.clone(),
             relay: relay.clone(),
-            losses: tokio::spawn(tell_losses(Arc::clone(&status))),
+            losses: tokio::spawn(tell_losses(Arc::clone(&status), LOSS_LOOK, say_losses)),
             status,
             port,
             relayed,
@@ -184,6 +186,7 @@ impl RunningRelay {
 
     /// Sends what is there and ends.
     pub async fn stop(self) {
+        sleep(READ_WAIT).await;
         tracing::info!(relayed = self.relayed(), "the relay ends");
         // Their end closes the packer's queue, and that the sender's.
         self.receiver.abort();
@@ -230,24 +233,27 @@ fn hand_to(
     }
 }
 
-/// Says once a minute what was lost before it could be read: a relay has no metrics.
-async fn tell_losses(status: Arc<Status>) {
+/// Tells once in so long what was lost before it could be read, if anything was: a relay has no metrics.
+async fn tell_losses(status: Arc<Status>, every: Duration, say: impl Fn([u64; 3])) {
     let mut before = [0; 3];
     loop {
-        sleep(LOSS_LOOK).await;
+        sleep(every).await;
         let now = [&status.kernel_drops, &status.truncated, &status.receive_errors]
             .map(|count| count.load(Ordering::Relaxed));
         if now != before {
-            let [kernel_drops, truncated, receive_errors] = [0, 1, 2].map(|i| now[i] - before[i]);
-            tracing::warn!(
-                kernel_drops,
-                truncated,
-                receive_errors,
-                "reports were lost on their way in, within a minute"
-            );
+            say([0, 1, 2].map(|i| now[i] - before[i]));
             before = now;
         }
     }
+}
+
+fn say_losses([kernel_drops, truncated, receive_errors]: [u64; 3]) {
+    tracing::warn!(
+        kernel_drops,
+        truncated,
+        receive_errors,
+        "reports were lost on their way in, within a minute"
+    );
 }
 
 /// The packing task's state.
@@ -321,5 +327,30 @@ fn complain(from: IpAddr, reason: &'static str, quiet: &mut Quiet<(IpAddr, &'sta
         tracing::debug!(%from, reason, "report not relayed");
     } else {
         tracing::warn!(%from, reason, "report not relayed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn losses_are_told_each_once_and_only_where_there_are_any() {
+        let status = Arc::new(Status::default());
+        let every = Duration::from_millis(10);
+        let (said, mut words) = mpsc::unbounded_channel();
+        let say = move |losses| said.send(losses).expect("heard");
+        let telling = tokio::spawn(tell_losses(Arc::clone(&status), every, say));
+        status.kernel_drops.fetch_add(5, Ordering::Relaxed);
+        assert_eq!(words.recv().await, Some([5, 0, 0]));
+        status.kernel_drops.fetch_add(7, Ordering::Relaxed);
+        assert_eq!(words.recv().await, Some([7, 0, 0]));
+        sleep(10 * every).await;
+        assert!(words.try_recv().is_err(), "nothing was lost since");
+        status.truncated.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(words.recv().await, Some([0, 1, 0]));
+        status.receive_errors.fetch_add(2, Ordering::Relaxed);
+        assert_eq!(words.recv().await, Some([0, 0, 2]));
+        telling.abort();
     }
 }

@@ -20,9 +20,9 @@ use tokio::time::sleep;
 use super::batch::Batch;
 use super::changes::Changes;
 use super::interface::{Look, Place, loopback_index};
-use super::listener::{Connections, Take, Verdict};
+use super::listener::{Connections, Judge, Take, Verdict};
 use super::outlet::{any, complain_of_missing};
-use super::receive::Receiver;
+use super::receive::{self, Receiver};
 use super::silence::{Heard, Silence};
 use super::status::{Status, Troubles, count};
 use crate::config::{Groups, ReportsConfig};
@@ -97,6 +97,7 @@ impl Inlet {
                 all => break all?,
             }
         };
+        enlarge(&ears, config.receive_buffer);
         let mut inlet = Self {
             groups,
             wanted: config.interfaces.clone(),
@@ -144,19 +145,25 @@ impl Inlet {
             tasks.spawn(ear.run(take.clone(), Arc::clone(&self.heard), Arc::clone(&self.status)));
         }
         let mut silence = Silence::new(self.silence.1.clone());
-        // Now, because what listens elsewhere on the port is in the way of what is to listen here.
+        // First here, then no more elsewhere, so that nobody is refused between.
+        self.take_connections(&take, &judge);
         self.connections.keep(&self.tcp).await;
         loop {
             if !self.is_listening {
                 self.listen();
             }
-            for listener in self.listeners.drain(..) {
-                self.connections.listen(listener, take.clone(), judge.clone());
-            }
+            self.take_connections(&take, &judge);
             tokio::select! {
                 () = self.changes.next() => self.look(),
                 () = silence.next() => silence.look(&self.heard, &self.status),
             }
+        }
+    }
+
+    /// Takes connections from the listeners that were bound.
+    fn take_connections(&mut self, take: &impl Take, judge: &impl Judge) {
+        for listener in self.listeners.drain(..) {
+            self.connections.listen(listener, take.clone(), judge.clone());
         }
     }
 
@@ -283,32 +290,66 @@ impl Ear {
         Ok(Self { socket: Arc::new(socket), group, receiver })
     }
 
-    /// Hands over what arrives, whatever errors the socket has between.
-    async fn run(mut self, take: impl Take, heard: Arc<Heard>, status: Arc<Status>) {
-        let mut quiet = Quiet::default();
-        let socket = &*self.socket;
-        loop {
-            let received = match socket.readable().await {
-                Ok(()) => socket.try_io(Interest::READABLE, || self.receiver.receive(socket)),
-                Err(error) => Err(error),
-            };
-            match received {
-                Ok(batch) => {
-                    if self.group.is_some() {
-                        heard.note(&batch, &status);
-                    }
-                    take(batch);
+    /// Hands over what arrives.
+    async fn run(self, take: impl Take, heard: Arc<Heard>, status: Arc<Status>) {
+        let is_group = self.group.is_some();
+        let counted = Arc::clone(&status);
+        let hand_over = move |batch: Batch| {
+            if is_group {
+                heard.note(&batch, &counted);
+            }
+            take(batch);
+        };
+        hear(self, hand_over, &status).await;
+    }
+}
+
+/// Where batches come from.
+trait Source: Send {
+    /// The next one; `WouldBlock`: nothing after all.
+    fn next(&mut self) -> impl Future<Output = io::Result<Batch>> + Send;
+}
+
+impl Source for Ear {
+    async fn next(&mut self) -> io::Result<Batch> {
+        let Self { socket, receiver, .. } = self;
+        socket.readable().await?;
+        socket.try_io(Interest::READABLE, || receiver.receive(&**socket))
+    }
+}
+
+/// Hands over what comes, whatever errors are between.
+async fn hear(mut source: impl Source, hand_over: impl Fn(Batch), status: &Status) {
+    let mut quiet = Quiet::default();
+    loop {
+        match source.next().await {
+            Ok(batch) => hand_over(batch),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => {
+                count(&status.receive_errors);
+                if quiet.may(error.kind()) {
+                    tracing::warn!(%error, "cannot receive reports, still trying");
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => {
-                    count(&status.receive_errors);
-                    if quiet.may(error.kind()) {
-                        tracing::warn!(%error, "cannot receive reports, still trying");
-                    }
-                    sleep(PAUSE).await;
-                }
+                sleep(PAUSE).await;
             }
         }
+    }
+}
+
+/// Asks for receive buffers of so many bytes; says it once where the kernel gives less.
+fn enlarge(ears: &[Ear], wanted: usize) {
+    let given = ears.iter().filter_map(|ear| {
+        let given = receive::enlarge(&ear.socket, wanted);
+        given.inspect_err(|error| tracing::debug!(%error, "a receive buffer's size")).ok()
+    });
+    let given = given.min().unwrap_or(wanted);
+    if given < wanted {
+        tracing::info!(
+            wanted,
+            given,
+            "the kernel gives less receive buffer than reports.receive_buffer: raise \
+             net.core.rmem_max, or allow CAP_NET_ADMIN"
+        );
     }
 }
 
@@ -360,4 +401,42 @@ fn tcp_addresses(config: &ReportsConfig, port: u16) -> Vec<SocketAddr> {
     let families: &[bool] = if config.tcp { &[true, false] } else { &[] };
     let at = |is_v4: &bool| SocketAddr::new(reach(*is_v4, config.is_local()), port);
     families.iter().map(at).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    /// Errors, then one batch, then nothing.
+    struct Faulty(Vec<i32>, bool);
+
+    impl Source for Faulty {
+        async fn next(&mut self) -> io::Result<Batch> {
+            match self.0.pop() {
+                Some(error) => Err(io::Error::from_raw_os_error(error)),
+                None if std::mem::take(&mut self.1) => Ok(Batch::default()),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// O-A14: no error of the socket ends the loop, whatever it is.
+    #[tokio::test]
+    async fn errors_between_datagrams_are_counted_and_end_nothing() {
+        use nix::errno::Errno;
+        let errors = [Errno::ENOBUFS, Errno::ECONNREFUSED, Errno::ENETDOWN, Errno::EBADF];
+        let errors = errors.map(|error| error as i32);
+        let status = Status::default();
+        let (told, mut batches) = mpsc::unbounded_channel();
+        let hand_over = move |batch| told.send(batch).expect("the test waits");
+        tokio::select! {
+            () = hear(Faulty(errors.to_vec(), true), hand_over, &status) => {}
+            batch = batches.recv() => assert!(batch.is_some(), "what comes after them is handed over"),
+        }
+        assert_eq!(status.receive_errors.load(Ordering::Relaxed), errors.len() as u64);
+    }
 }

@@ -12,19 +12,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::batch::{Batch, Datagram};
 use super::status::{Status, count};
 use super::stream::keep_alive;
+use crate::listen::{self, Families};
 use crate::report::{FRAME_BYTES_MAX, MAGIC};
 use crate::telemetry::Quiet;
 
-/// Connections at most, where the system allows as many descriptors.
-const CONNECTIONS_MAX: u64 = 8_192;
+/// Connections at most, and one in so many files that the process may open: the rest is for answers.
+const CONNECTIONS_MAX: (u64, u64) = (8_192, 2);
 /// Time for the first frame of a connection.
 const FIRST_FRAME: Duration = Duration::from_secs(10);
 /// Room for what has arrived that a connection keeps between two frames.
@@ -62,6 +65,9 @@ pub struct Connections {
 #[derive(Debug)]
 struct Listener {
     at: SocketAddr,
+    socket: Arc<TcpListener>,
+    /// Dropped: it takes who is connected already, and ends.
+    retire: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
@@ -87,22 +93,25 @@ impl Connections {
     #[must_use]
     pub fn new(status: Arc<Status>) -> Self {
         let (open, next) = (Mutex::default(), AtomicU64::new(0));
-        let table = Table { open, next, limit: connection_limit(), status };
+        let (most, one_in) = CONNECTIONS_MAX;
+        let table = Table { open, next, limit: listen::room_for(most, one_in), status };
         Self { table: Arc::new(table), listeners: Mutex::default() }
     }
 
-    /// Binds those of the addresses at which nobody listens yet; the first one must work, and the
-    /// other family's may be missing.
+    /// Binds those of the addresses at which nobody listens yet, beside those at others; the first one
+    /// must work, and the other family's may be missing.
     ///
     /// # Errors
     /// The first address cannot be bound.
     pub(super) fn bind(&self, addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
         let mut bound = Vec::new();
+        let listeners = self.listeners();
         for (index, &at) in addresses.iter().enumerate() {
-            if self.listeners().iter().any(|listener| listener.at == at) {
+            if listeners.iter().any(|listener| listener.at == at) {
                 continue;
             }
-            match bind(at) {
+            let ours = listeners.iter().map(|listener| &*listener.socket);
+            match listen::tcp(at, Families::Apart, ours) {
                 Ok(listener) => bound.push(listener),
                 Err(error) if index == 0 => return Err(error),
                 Err(error) => tracing::debug!(%error, %at, "no TCP here"),
@@ -111,13 +120,14 @@ impl Connections {
         Ok(bound)
     }
 
-    /// Ends the listeners at other addresses; without any address the connections, too.
+    /// Ends the listeners at other addresses, but takes who is connected to them; without any address
+    /// the connections end, too.
     pub(super) async fn keep(&self, addresses: &[SocketAddr]) {
         let others: Vec<_> =
             self.listeners().extract_if(.., |one| !addresses.contains(&one.at)).collect();
-        for listener in others {
-            listener.task.abort();
-            listener.task.await.ok(); // the address is free when it has ended
+        for Listener { socket, retire, task, .. } in others {
+            drop((socket, retire));
+            task.await.ok(); // the address is free when it has ended
         }
         if addresses.is_empty() {
             self.table.close();
@@ -127,8 +137,11 @@ impl Connections {
     /// Takes connections from a listener until this is dropped or closed.
     pub(super) fn listen(&self, listener: TcpListener, take: impl Take, judge: impl Judge) {
         let Ok(at) = listener.local_addr() else { return };
-        let task = tokio::spawn(accept(listener, Arc::clone(&self.table), take, judge));
-        self.listeners().push(Listener { at, task });
+        let socket = Arc::new(listener);
+        let (retire, retired) = oneshot::channel();
+        let all = Arc::clone(&self.table);
+        let task = tokio::spawn(accept(Arc::clone(&socket), retired, all, take, judge));
+        self.listeners().push(Listener { at, socket, retire, task });
     }
 
     /// Ends listeners and connections.
@@ -150,37 +163,42 @@ impl Drop for Connections {
     }
 }
 
-/// Takes connections until the task is dropped.
-async fn accept(listener: TcpListener, all: Arc<Table>, take: impl Take, judge: impl Judge) {
-    let limit = all.limit;
+/// Takes connections until it is retired.
+async fn accept(
+    listener: Arc<TcpListener>,
+    mut retired: oneshot::Receiver<()>,
+    all: Arc<Table>,
+    take: impl Take,
+    judge: impl Judge,
+) {
     let mut quiet = Quiet::default();
     loop {
-        let (stream, from) = match listener.accept().await {
-            Ok(accepted) => accepted,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = &mut retired => break,
+        };
+        match accepted {
+            Ok((stream, from)) => all.serve(stream, from, &mut quiet, &take, &judge),
             Err(error) => {
                 count(&all.status.receive_errors);
                 if quiet.may("accept") {
                     tracing::warn!(%error, "cannot take a TCP connection");
                 }
                 sleep(PAUSE).await;
-                continue;
             }
-        };
-        if all.make_room() && quiet.may("room") {
-            tracing::warn!(
-                limit,
-                "all TCP connections are taken: the most silent is closed for each new one; raise the limit of open files (ulimit -n)"
-            );
         }
-        let from = from.ip().to_canonical();
-        let (take, judge) = (take.clone(), judge.clone());
-        all.add(|entry| async move {
-            if let Err(why) = read(stream, from, &entry, take, judge).await {
-                count(&entry.all.status.connections_closed);
-                tracing::debug!(%from, %why, "TCP connection closed");
-            }
-        });
     }
+    // Those that are connected already would be reset.
+    while let Ok((stream, from)) = accept_now(&listener) {
+        all.serve(stream, from, &mut quiet, &take, &judge);
+    }
+}
+
+fn accept_now(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    let (socket, from) = SockRef::from(listener).accept()?;
+    socket.set_nonblocking(true)?;
+    let from = from.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    Ok((TcpStream::from_std(socket.into())?, from))
 }
 
 /// Takes the connection out of the table, however its task ended.
@@ -221,6 +239,31 @@ impl Table {
             count(&self.status.connections_closed);
         }
         true
+    }
+
+    /// Reads a connection's frames in a task of its own.
+    fn serve(
+        self: &Arc<Self>,
+        stream: TcpStream,
+        from: SocketAddr,
+        quiet: &mut Quiet<&'static str>,
+        take: &impl Take,
+        judge: &impl Judge,
+    ) {
+        if self.make_room() && quiet.may("room") {
+            tracing::warn!(
+                limit = self.limit,
+                "all TCP connections are taken: the most silent is closed for each new one; raise the limit of open files (ulimit -n)"
+            );
+        }
+        let from = from.ip().to_canonical();
+        let (take, judge) = (take.clone(), judge.clone());
+        self.add(|entry| async move {
+            if let Err(why) = read(stream, from, &entry, take, judge).await {
+                count(&entry.all.status.connections_closed);
+                tracing::debug!(%from, %why, "TCP connection closed");
+            }
+        });
     }
 
     /// Starts a connection's task.
@@ -309,25 +352,4 @@ fn first(bytes: &[u8]) -> Result<Option<&[u8]>, String> {
         return Err("not frames: the beginning of something else".to_owned());
     }
     Ok(frame)
-}
-
-/// Half of the descriptors that this process may have: the rest is for answers.
-fn connection_limit() -> usize {
-    let (soft, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)
-        .unwrap_or((1_024, 1_024));
-    usize::try_from((soft / 2).clamp(16, CONNECTIONS_MAX)).unwrap_or(16)
-}
-
-fn bind(at: SocketAddr) -> io::Result<TcpListener> {
-    use socket2::{Domain, Protocol, Socket, Type};
-
-    let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
-    socket.set_reuse_address(true)?; // not to wait for old connections to fade
-    if at.is_ipv6() {
-        socket.set_only_v6(true)?;
-    }
-    socket.bind(&at.into())?;
-    socket.listen(1_024)?;
-    TcpListener::from_std(socket.into())
 }

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::cmsg_space;
 use nix::sys::socket::{
-    ControlMessageOwned, MsgFlags, MultiHeaders, RecvMsg, SockaddrStorage, recvmmsg, setsockopt,
-    sockopt,
+    ControlMessageOwned, MsgFlags, MultiHeaders, RecvMsg, SockaddrStorage, getsockopt, recvmmsg,
+    setsockopt, sockopt,
 };
 use nix::sys::time::TimeSpec;
 
@@ -28,9 +28,6 @@ const BATCH_MAX: usize = 64;
 const FEW: usize = 4;
 /// Room for one datagram: any fits. Not a power of two, or the slots would share cache lines' places.
 const SLOT_BYTES: usize = (1 << 16) + 1_088;
-/// Receive buffer asked of the kernel: some 10 000 reports, for when the host is held up.
-const BUFFER_BYTES: usize = 8 << 20;
-
 /// Drains one socket.
 #[derive(Debug)]
 pub struct Receiver {
@@ -41,6 +38,19 @@ pub struct Receiver {
     /// The kernel's count of drops that it told last.
     drops: u32,
     status: Arc<Status>,
+}
+
+/// Asks for a receive buffer of so many bytes, for when the host is held up; what the kernel gives: as
+/// much as it allows where this process may not go beyond the system's limit.
+///
+/// # Errors
+/// The kernel does not say what it gives.
+pub fn enlarge(socket: &impl AsFd, bytes: usize) -> io::Result<usize> {
+    let forced = setsockopt(socket, sockopt::RcvBufForce, &bytes);
+    if let Err(error) = forced.or_else(|_| setsockopt(socket, sockopt::RcvBuf, &bytes)) {
+        tracing::debug!(%error, "the kernel keeps its own receive buffer size");
+    }
+    Ok(getsockopt(socket, sockopt::RcvBuf)? / 2) // it doubles it, for its own books
 }
 
 /// What is known of one datagram of a batch.
@@ -59,11 +69,6 @@ impl Receiver {
     pub fn new(socket: &impl AsFd, status: Arc<Status>) -> io::Result<Self> {
         setsockopt(socket, sockopt::ReceiveTimestampns, &true)?;
         setsockopt(socket, sockopt::RxqOvfl, &1)?;
-        // Beyond the system's limit where this process may, else as much as it allows.
-        let forced = setsockopt(socket, sockopt::RcvBufForce, &BUFFER_BYTES);
-        if let Err(error) = forced.or_else(|_| setsockopt(socket, sockopt::RcvBuf, &BUFFER_BYTES)) {
-            tracing::debug!(%error, "the kernel keeps its own receive buffer size");
-        }
         let slots = vec![0; SLOT_BYTES * BATCH_MAX];
         Ok(Self { slots, ask: FEW, empty: Instant::now(), drops: 0, status })
     }
