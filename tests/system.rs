@@ -34,4 +34,5 @@ mod signing;
 mod sim;
 mod sources;
 mod strain;
+mod trouble;
 mod walk;

@@ -1,0 +1,233 @@
+//! What networks do to processes that are up: links that fail, multicast that is not carried, names that
+//! move, peers by TCP that are slow, silent or too many, agents that are killed.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use loadline::report::{Keyring, Report, wire};
+
+use crate::process::Process;
+use crate::support::net::{INTERVAL, Net, by, reports};
+use crate::support::{Farm, PATIENCE, get, program, report};
+
+/// The program on a machine of the network, configured by this.
+fn run(net: &Net, machine: &str, folder: &tempfile::TempDir, config: &str, role: &str) -> Process {
+    fs::write(folder.path().join("loadline.toml"), config).unwrap();
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &net.name(machine)]).arg(program()).arg(role);
+    command.current_dir(folder.path()).env_remove("LOADLINE_CONFIG").env_remove("LOADLINE_LOG");
+    Process::of(command)
+}
+
+fn agent_config(machine: &str, reports: &str) -> String {
+    format!(
+        "[agent]\nmachine = {machine:?}\ninterval = \"{}ms\"\nmetric = []\n[reports]\n{reports}\n",
+        INTERVAL.as_millis()
+    )
+}
+
+/// CPU time of a process in hundredths of a second.
+fn cpu_ticks(process: &Process) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.child.id())).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+/// Lets time pass, where that is what is tested.
+fn pass(time: Duration) {
+    let (_keep, never) = mpsc::channel::<()>();
+    assert!(never.recv_timeout(time).is_err());
+}
+
+/// O-A15: a link that fails costs a word and no CPU, and reports are sent again when it is back.
+#[test]
+fn agent_whose_link_is_down_neither_spins_nor_floods_its_log() {
+    let Some(net) = Net::lan(&["h", "a"]) else { return };
+    let host = net.host("h", reports());
+    let folder = tempfile::tempdir().unwrap();
+    // By the group and by datagram: both fail.
+    let config = agent_config("a", "send_to = [\"udp://10.77.1.1:12000\"]");
+    let mut agent = run(&net, "a", &folder, &config, "agent");
+    host.lists(&["a"]);
+    net.ip("a", "link set e1 down");
+    let mut said = Vec::new();
+    agent.until_with("cannot send reports", &mut said);
+    let seconds = 4;
+    let before = cpu_ticks(&agent);
+    pass(Duration::from_secs(seconds));
+    let ticks = cpu_ticks(&agent) - before;
+    eprintln!("a link that is down for {seconds} s: {ticks} hundredths of a second of CPU");
+    assert!(ticks <= 10 * seconds, "{ticks} hundredths of a second in {seconds} s");
+    net.ip("a", "link set e1 up");
+    agent.until_with("reports are sent again", &mut said);
+    host.lists(&["a"]);
+    let warnings = said.iter().filter(|line| line.contains("WARN")).count();
+    assert!(warnings <= 4, "{said:#?}");
+    agent.end("-TERM");
+}
+
+/// O-A23: that no multicast comes is said once, and once that it does.
+#[test]
+fn silence_of_multicast_is_said_once_and_its_end() {
+    let Some(net) = Net::lan(&["h", "u", "m"]) else { return };
+    net.ip("br", "link set p11 type bridge_slave mcast_flood off");
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[host]\nlisten = \"127.0.0.1:0\"\n[reports]\nsilence = \"300ms\"\n";
+    let mut host = run(&net, "h", &folder, config, "host");
+    let _agents = [net.agent("u", by(&["udp://10.77.1.1:12000"])), net.agent("m", reports())];
+    let line = host.until("no multicast was heard for 300ms");
+    assert!(line.contains("send_to = [\"udp://THIS-HOST:PORT\"] or tcp://"), "{line}");
+    pass(Duration::from_secs(1)); // some more times as long
+    net.ip("br", "link set p11 type bridge_slave mcast_flood on");
+    let mut said = Vec::new();
+    host.until_with("multicast is heard", &mut said);
+    assert!(!said.iter().any(|line| line.contains("no multicast")), "said once: {said:#?}");
+    host.end("-TERM");
+}
+
+/// Killed on another machine, an agent is gone by its silence, as soon as the rule says.
+#[test]
+fn killed_agent_of_another_machine_is_gone_within_its_rule() {
+    let Some(net) = Net::lan(&["h", "a", "b"]) else { return };
+    let host = net.host("h", reports());
+    let folder = tempfile::tempdir().unwrap();
+    let mut agent = run(&net, "a", &folder, &agent_config("a", ""), "agent");
+    let _other = net.agent("b", reports());
+    host.lists(&["a", "b"]);
+    agent.child.kill().unwrap();
+    agent.child.wait().unwrap();
+    let begin = Instant::now();
+    host.lists(&["b"]);
+    let took = begin.elapsed();
+    let rule = host.until("its rule", |machines| {
+        machines.iter().find(|machine| machine["name"] == "a")?["gone_after_ms"].as_u64()
+    });
+    let busy = Duration::from_secs(1); // of the machine that runs the tests
+    assert!(took <= Duration::from_millis(rule) + busy, "gone after {took:?}, the rule: {rule} ms");
+}
+
+/// Ends with the test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+/// O-C08: a host's name leads to another address; datagrams follow, and so do connections once the old
+/// host is gone.
+#[test]
+fn reports_follow_a_name_that_moves() {
+    let folder = tempfile::tempdir().unwrap();
+    let hosts = folder.path().join("hosts");
+    let name = "host.loadline.test";
+    fs::write(&hosts, format!("127.0.0.2 {name}\n")).unwrap();
+    let prepare = format!("mount --bind {} /etc/hosts", hosts.display());
+    let can = Command::new("unshare").args(["-m", "sh", "-c", &prepare]).output();
+    if !can.is_ok_and(|output| output.status.success()) {
+        eprintln!("left out: this test needs root and mounts");
+        return;
+    }
+    let [old, new] = [2, 3].map(|last| Ipv4Addr::new(127, 0, 0, last));
+    let old_ear = UdpSocket::bind((old, 0)).unwrap();
+    let port = old_ear.local_addr().unwrap().port();
+    let ears = [old_ear, UdpSocket::bind((new, port)).unwrap()];
+    let listener = TcpListener::bind((old, 0)).unwrap();
+    let tcp_port = listener.local_addr().unwrap().port();
+    let config = format!(
+        "[agent]\ninterval = \"100ms\"\nmetric = []\n[reports]\ngroup = []\n\
+         send_to = [\"udp://{name}:{port}\", \"tcp://{name}:{tcp_port}\"]\n"
+    );
+    fs::write(folder.path().join("loadline.toml"), config).unwrap();
+    let mut command = Command::new("unshare");
+    let script = format!("{prepare} && exec {} agent", program().display());
+    command.args(["-m", "sh", "-c", &script]).current_dir(folder.path()).stderr(Stdio::null());
+    let _agent = Killed(command.spawn().unwrap());
+    for ear in &ears {
+        ear.set_read_timeout(Some(PATIENCE)).unwrap();
+    }
+    let mut frame = [0; 2_048];
+    ears[0].recv(&mut frame).expect("reports at the first address");
+    let (connection, _) = listener.accept().unwrap();
+    let moved = TcpListener::bind((new, tcp_port)).unwrap();
+    fs::write(&hosts, format!("127.0.0.3 {name}\n")).unwrap();
+    let begin = Instant::now();
+    drop((connection, listener));
+    moved.accept().expect("a connection to the second address");
+    ears[1].recv(&mut frame).expect("reports at the second address");
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+}
+
+fn framed(report: Report<'_>) -> Vec<u8> {
+    let bytes = wire::encode(&[report], &Keyring::default()).unwrap();
+    [&u32::try_from(bytes.len()).unwrap().to_be_bytes()[..], &bytes].concat()
+}
+
+/// A peer that begins with something else is closed before the rest comes; one whose frames come in
+/// pieces, or several at once, is heard.
+#[tokio::test(flavor = "multi_thread")]
+async fn frames_of_a_connection_count_however_they_are_cut() {
+    let farm = Farm::new("weighted", "p2c").await;
+    let connect = || {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, farm.host().report_port())).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    };
+    let mut foreign = connect();
+    foreign.write_all(&[&60_000_u32.to_be_bytes()[..], b"GE"].concat()).unwrap();
+    assert_eq!(foreign.read(&mut [0]).unwrap_or(0), 0, "closed after two bytes of sixty thousand");
+    let mut stream = connect();
+    for byte in framed(report("bytes", &[])) {
+        stream.write_all(&[byte]).unwrap();
+    }
+    let two = [framed(report("first", &[])), framed(report("second", &[]))].concat();
+    let (most, rest) = two.split_at(two.len() - 3);
+    stream.write_all(most).unwrap();
+    farm.eligible(2).await;
+    stream.write_all(rest).unwrap();
+    farm.eligible(3).await;
+    farm.stop().await;
+}
+
+/// O-C16: all places for connections are taken; who reports keeps its own, and a new one is admitted.
+#[test]
+fn silent_connections_make_room_for_those_that_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[host]\nlisten = \"127.0.0.1:0\"\n[reports]\ngroup = \"239.255.76.76:0\"\n\
+                  interfaces = [\"lo\"]\n";
+    fs::write(folder.path().join("loadline.toml"), config).unwrap();
+    let mut command = Command::new("sh");
+    command.current_dir(folder.path()).env_remove("LOADLINE_CONFIG").env_remove("LOADLINE_LOG");
+    command.args(["-c", "ulimit -n 128 && exec \"$0\" host"]).arg(program());
+    let mut host = Process::of(command);
+    let hears = host.until("hears ");
+    let group = hears.split("hears ").nth(1).unwrap().split(' ').next().unwrap();
+    let port: u16 = group.rsplit(':').next().unwrap().parse().unwrap();
+    let url = host.until("try ").split_whitespace().last().unwrap().to_owned();
+    let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    let mut good = connect();
+    good.write_all(&framed(report("good", &[]))).unwrap();
+    host.until("machine reports");
+    // Half of the 128 files are for connections.
+    let silent: Vec<_> = (0..150).map(|_| connect()).collect();
+    host.until("all TCP connections are taken");
+    let mut late = connect();
+    late.write_all(&framed(report("late", &[]))).unwrap();
+    host.until("machine reports");
+    good.write_all(&framed(Report { seq: 2, ..report("good", &[]) })).unwrap();
+    let begin = Instant::now();
+    let machine = url.replace("/v1/target", "/v1/machines/good");
+    while !get(&machine, "application/json").1.contains("\"seq\":2") {
+        assert!(begin.elapsed() < PATIENCE, "the one that reports lost its place");
+    }
+    let files = fs::read_dir(format!("/proc/{}/fd", host.child.id())).unwrap().count();
+    assert!(files < 128, "{files} open files");
+    drop(silent);
+    assert_eq!(host.end("-TERM"), Some(0));
+}
