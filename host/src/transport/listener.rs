@@ -121,10 +121,15 @@ impl Connections {
     }
 
     /// Ends the listeners at other addresses, but takes who is connected to them; without any address
-    /// the connections end, too.
+    /// the connections end, too. One at a part of what is wanted goes on: who connects there in the
+    /// moment of its end would be reset.
     pub(super) async fn keep(&self, addresses: &[SocketAddr]) {
-        let others: Vec<_> =
-            self.listeners().extract_if(.., |one| !addresses.contains(&one.at)).collect();
+        let is_within = |at: SocketAddr, all: &SocketAddr| {
+            let is_any = all.ip().is_unspecified() && all.is_ipv4() == at.is_ipv4();
+            *all == at || (is_any && all.port() == at.port())
+        };
+        let is_other = |one: &mut Listener| !addresses.iter().any(|all| is_within(one.at, all));
+        let others: Vec<_> = self.listeners().extract_if(.., is_other).collect();
         for Listener { socket, retire, task, .. } in others {
             drop((socket, retire));
             task.await.ok(); // the address is free when it has ended
