@@ -1,5 +1,6 @@
 //! A farm in one process: a host on free ports, agents as they are or as hand-made reports.
 
+pub(crate) mod admin;
 pub(crate) mod net;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -21,6 +22,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Farm {
     loadline: Option<Loadline>,
     folder: TempDir,
+    /// Other folders that it needs.
+    kept: Vec<TempDir>,
     seq: u64,
 }
 
@@ -70,7 +73,7 @@ impl Farm {
         let machines = Vec::new();
         let config = Config { agent: None, reports, relay: None, host, machines, pools };
         let loadline = Some(Loadline::start(config).await.unwrap());
-        Self { loadline, folder, seq: 0 }
+        Self { loadline, folder, kept: Vec::new(), seq: 0 }
     }
 
     /// One pool, `default`, with these policies.
@@ -108,6 +111,11 @@ impl Farm {
         let temporary = self.folder.path().join(format!(".{name}.tmp"));
         std::fs::write(&temporary, bytes).unwrap();
         std::fs::rename(temporary, self.folder.path().join(name)).unwrap();
+    }
+
+    /// Keeps a folder as long as itself.
+    pub(crate) fn keep(&mut self, folder: TempDir) {
+        self.kept.push(folder);
     }
 
     pub(crate) fn folder(&self) -> &Path {

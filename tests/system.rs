@@ -31,6 +31,7 @@ mod regressions;
 mod reload;
 mod settings;
 mod signing;
+mod shadow;
 mod sim;
 mod sources;
 mod strain;

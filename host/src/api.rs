@@ -1,8 +1,9 @@
 //! HTTP in, JSON (or one line of text) out: the only place that knows either.
 //!
 //! Handlers ask the pools, the fleet and the policies and translate; they decide nothing. [`body`]
-//! and [`decision`] are the JSON shapes, [`outcome`] reads what applications report, [`refusal`] shows whose reports are refused, [`policies`] shows policies and
-//! follows operators' wishes, [`token`] knows who may have any, [`error`] is the one place that knows
+//! and [`decision`] are the JSON shapes, [`outcome`] reads what applications report, [`refusal`] shows
+//! whose reports are refused, [`policies`] shows policies and follows operators' wishes, [`shadow`]
+//! likewise for those in shadow, [`token`] knows who may have any, [`error`] is the one place that knows
 //! status codes, [`mod@metrics`] what Prometheus reads. A request waits for its guest's deadlines at
 //! most.
 
@@ -14,6 +15,7 @@ mod metrics;
 mod outcome;
 mod policies;
 mod refusal;
+mod shadow;
 mod token;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -104,6 +106,10 @@ pub fn router(view: Arc<View>) -> Router {
         )
         .route("/v1/policies/{name}/activate", post(policies::activate))
         .route("/v1/policies/{name}/rollback", post(policies::roll_back))
+        .route(
+            "/v1/policies/{name}/shadow",
+            get(shadow::get).post(shadow::begin).delete(shadow::end),
+        )
         .route("/healthz", get(healthy))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))

@@ -17,6 +17,7 @@ mod preset;
 mod read;
 mod relay;
 mod reports;
+mod shadow;
 mod signatures;
 mod source;
 mod state;
@@ -50,6 +51,7 @@ use read::Section;
 pub(crate) use read::nearest;
 pub use relay::RelayConfig;
 pub use reports::{Carrier, Destination, Groups, PORT};
+pub use shadow::{PROMOTE_FAULTS_MAX, PROMOTE_P99, PROMOTE_PICKS, PromoteConfig, ShadowConfig};
 pub use signatures::{KeyId, PublicKey, SignatureMode, SignaturesConfig};
 #[cfg(feature = "host")]
 pub(crate) use signatures::{from_hex, hex};
@@ -224,6 +226,8 @@ pub struct PoolConfig {
     pub strategy_settings: serde_json::Value,
     /// What happens when the strategy fails.
     pub on_fault: OnFault,
+    /// A policy that is tried beside one of these; `None`: none is.
+    pub shadow: Option<ShadowConfig>,
     /// When targets are left out, and how they come back.
     pub health: HealthConfig,
 }
@@ -288,6 +292,7 @@ impl PoolConfig {
             strategy: "balanced".to_owned(),
             strategy_settings: serde_json::json!({}),
             on_fault: OnFault::default(),
+            shadow: None,
             health: HealthConfig::default(),
         }
     }
@@ -653,6 +658,7 @@ fn pool(mut section: Section<'_>) -> PoolConfig {
         strategy: section.policy_name("strategy", default.strategy),
         strategy_settings: section.settings("strategy_settings"),
         on_fault: section.checked("on_fault").unwrap_or_default(),
+        shadow: shadow::shadow(&mut section),
         health: section.section("health").map_or(default.health, health),
         name: default.name,
     };

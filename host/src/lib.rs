@@ -16,6 +16,8 @@
 
 pub mod clock;
 pub mod config;
+#[cfg(feature = "host")]
+pub mod quantiles;
 pub mod telemetry;
 pub mod watch;
 pub mod listen;

@@ -2,7 +2,8 @@
 //!
 //! [`pick`] is that walk in one screenful; read it first. [`pool`] holds what it needs, [`table`] the
 //! targets, [`native`] the choice without a guest. The other side of a pool is [`intake`]: datagram →
-//! fleet → formula ([`score`]) → the strategy's update. [`supply`] gives both sides new guests.
+//! fleet → formula ([`score`]) → the strategy's update. [`supply`] gives both sides new guests; a
+//! [`shadow`] is one that is only tried.
 //! After a pick, [`decision`] remembers why, a [`lease`] counts it while it lasts, and [`feedback`] says
 //! how it went, which makes a target's [`health`].
 //!
@@ -13,9 +14,11 @@ pub mod feedback;
 pub mod health;
 pub mod intake;
 pub mod lease;
+mod make;
 mod native;
 pub mod pool;
 pub mod score;
+pub mod shadow;
 pub mod supply;
 mod table;
 mod usage;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::error::ApiError;
+use super::shadow::Brief;
 use crate::fleet;
 use crate::pick::lease::{LEASE_MAX, LEASE_MIN};
 use crate::pick::pool::{self, TargetStatus};
@@ -184,6 +185,8 @@ pub(super) struct Pool {
     bad_loads: u64,
     pub(super) formula: PoolPolicy,
     pub(super) strategy: PoolPolicy,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shadow: Option<Brief>,
 }
 
 #[derive(Serialize)]
@@ -246,6 +249,7 @@ impl Pool {
             bad_loads: counts.bad_loads.load(Ordering::Relaxed),
             formula: policy(Kind::Formula),
             strategy: policy(Kind::Strategy),
+            shadow: pool.shadow().map(|shown| Brief::of(pool.name(), &shown)),
         }
     }
 }

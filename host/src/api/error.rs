@@ -74,6 +74,12 @@ impl ApiError {
             .hint("GET /v1/policies lists them")
     }
 
+    pub(super) fn no_shadow(name: &str) -> Self {
+        let message = format!("{name:?} is in shadow of no pool");
+        Self::new(StatusCode::NOT_FOUND, "no_shadow", message)
+            .hint("POST /v1/policies/NAME/shadow, or shadow = \"NAME\" of a pool, begins it")
+    }
+
     pub(super) fn bad_body(message: impl Into<String>) -> Self {
         let hint =
             "an object like {\"target\":\"web-1\",\"latency_us\":1500,\"ok\":true}, or an array";
@@ -196,6 +202,10 @@ impl From<WishError> for ApiError {
             ),
             WishError::NotKept(_) => Self::new(StatusCode::CONFLICT, "not_kept", message)
                 .hint("GET /v1/policies/NAME lists those that are; PUT uploads any other"),
+            WishError::UnknownPool(_) => Self::new(StatusCode::NOT_FOUND, "unknown_pool", message)
+                .hint("GET /v1/pools lists them"),
+            WishError::Shadow(_) => Self::new(StatusCode::CONFLICT, "no_shadow", message)
+                .hint("GET /v1/pools shows what serves and what is in shadow"),
             WishError::Write { .. } => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "cannot_write", message)
                     .hint("the host must be allowed to write its policies folder")

@@ -86,6 +86,7 @@ fn families(view: &View) -> Vec<Family> {
     families.extend(pools(view));
     families.extend(feedback(view));
     families.extend(policies(view));
+    families.extend(shadows(view));
     families
 }
 
@@ -249,4 +250,41 @@ fn policies(view: &View) -> Vec<Family> {
     let holds =
         of_ticker("policy_ticker_holds", "How often that was so", true, view.ticker.holds());
     vec![loads, refusals, refused, waiting, unsigned, growths, held, holds]
+}
+
+/// Policies in shadow.
+fn shadows(view: &View) -> Vec<Family> {
+    let family = |name, help, is_counter| Family { name, help, is_counter, samples: Vec::new() };
+    let mut active = family("shadow_active", "1 while a policy is in shadow of a pool", false);
+    let mut picks = family("shadow_picks", "Picks compared with a policy in shadow", true);
+    let mut missed = family("shadow_missed", "What a policy in shadow was not told, by what", true);
+    let mut faults = family("shadow_faults", "Faults of a policy in shadow", true);
+    let mut times = family("shadow_pick_ns", "CPU time of its picks, or of its batches", false);
+    for pool in &*view.pools.all() {
+        let Some(shown) = pool.shadow() else { continue };
+        let report = shown.report();
+        let labels =
+            || vec![("pool", pool.name().to_owned()), ("policy", shown.policy.to_string())];
+        let with = |name, value: &str| {
+            labels().into_iter().chain([(name, value.to_owned())]).collect::<Vec<_>>()
+        };
+        let figures = &report.figures;
+        active.samples.push((labels(), u64::from(report.state.is_active())));
+        let differed = figures.picks - figures.agreed;
+        picks.samples.push((with("result", "agreed"), figures.agreed));
+        picks.samples.push((with("result", "differed"), differed));
+        missed.samples.push((with("what", "not_ready"), figures.not_ready));
+        missed.samples.push((with("what", "picks_dropped"), figures.dropped_picks));
+        missed.samples.push((with("what", "updates_dropped"), figures.dropped_updates));
+        for (reason, count) in &figures.faults {
+            faults.samples.push((with("reason", reason), *count));
+        }
+        if figures.time_us.count() > 0 {
+            for (name, share) in [("0.5", 0.5), ("0.99", 0.99)] {
+                let ns = u64::try_from(figures.time(share).as_nanos()).unwrap_or(u64::MAX);
+                times.samples.push((with("quantile", name), ns));
+            }
+        }
+    }
+    vec![active, picks, missed, faults, times]
 }

@@ -16,10 +16,11 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::body::{Pool, PoolPolicy};
+use super::shadow::{self, Brief};
 use super::{ApiError, Name, View};
 use crate::config::is_policy_name;
+use crate::pick::pool;
 use crate::pick::supply::{Action, Event, Wish};
-use crate::pick::{Pools, pool};
 use crate::policy::{Entry, Form, Generation, Kept, Kind, Origin, Step, Vouch};
 
 /// Carries an uploaded policy's signatures.
@@ -34,8 +35,9 @@ pub(super) struct Policy {
     kind: Option<Kind>,
     /// `built-in` or the file.
     origin: String,
-    /// `active` in a pool, `loaded`, `loading`, `quarantined` in every pool that wants it, `removed`
-    /// (its file is gone), `idle` (a built-in nobody asked for), `refused`, or `waiting` for a signature.
+    /// `active` in a pool, `shadow` of one, `loaded`, `loading`, `quarantined` in every pool that wants
+    /// it, `removed` (its file is gone), `idle` (a built-in nobody asked for), `refused`, or `waiting`
+    /// for a signature.
     state: &'static str,
     generation: Option<String>,
     previous: Option<String>,
@@ -51,13 +53,16 @@ pub(super) struct Policy {
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting: Option<Waiting>,
     pools: Vec<Use>,
+    /// Pools that it is tried in, or was.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    shadows: Vec<Brief>,
 }
 
 /// A generation that can be gone to.
 #[derive(Serialize)]
 struct Version {
     generation: String,
-    /// `active`, `previous`, `loaded` (the newest, in no pool), `quarantined` or `removed`.
+    /// `active`, `shadow`, `previous`, `loaded` (the newest, in no pool), `quarantined` or `removed`.
     state: &'static str,
     origin: String,
     signature: Signature,
@@ -116,7 +121,8 @@ struct Use {
 }
 
 impl Policy {
-    fn of(name: &Arc<str>, entry: &Entry, pools: &Pools) -> Self {
+    fn of(name: &Arc<str>, entry: &Entry, view: &View) -> Self {
+        let (pools, shadows) = (&view.pools, shadow::briefs(view, name));
         let uses = |pool: &Arc<pool::Pool>| {
             let steps = |kind| pool.status(kind).steps.iter().map(Taken::of).collect();
             let Pool { name: pool_name, formula, strategy, .. } = Pool::of(pool);
@@ -133,8 +139,8 @@ impl Policy {
         let pools: Vec<_> = pools.all().iter().flat_map(uses).collect();
         let newest = entry.newest();
         let generation = newest.map(|kept| kept.generation().to_string());
-        let versions: Vec<_> =
-            entry.generations.iter().map(|kept| Version::of(kept, entry, &pools)).collect();
+        let version = |kept| Version::of(kept, entry, &pools, &shadows);
+        let versions: Vec<_> = entry.generations.iter().map(version).collect();
         let state = match (versions.first(), &entry.refused) {
             _ if entry.loading.is_some() => "loading",
             (Some(version), _) => version.state,
@@ -174,21 +180,25 @@ impl Policy {
             refused,
             waiting,
             pools,
+            shadows,
         }
     }
 }
 
 impl Version {
-    fn of(kept: &Kept, entry: &Entry, pools: &[Use]) -> Self {
+    fn of(kept: &Kept, entry: &Entry, pools: &[Use], shadows: &[Brief]) -> Self {
         let generation = kept.generation().to_string();
         let serves = |used: &Use| used.policy.generation.as_ref() == Some(&generation);
         let is_out = |used: &Use| used.policy.quarantined.contains(&generation);
+        let is_tried = |run: &Brief| run.is_active && run.generation.as_ref() == Some(&generation);
         let is_newest =
             entry.generations.first().is_some_and(|of| of.generation() == kept.generation());
         let state = if is_newest && (entry.is_withdrawn || entry.removed.is_some()) {
             "removed"
         } else if pools.iter().any(serves) {
             "active"
+        } else if shadows.iter().any(is_tried) {
+            "shadow"
         } else if pools.iter().any(is_out) {
             "quarantined"
         } else if is_newest {
@@ -240,7 +250,7 @@ fn origin(kept: &Kept) -> String {
 
 pub(super) async fn all(State(view): State<Arc<View>>) -> Json<Vec<Policy>> {
     let board = Arc::clone(&view.board.lock());
-    Json(board.iter().map(|(name, entry)| Policy::of(name, entry, &view.pools)).collect())
+    Json(board.iter().map(|(name, entry)| Policy::of(name, entry, &view)).collect())
 }
 
 pub(super) async fn one(
@@ -253,7 +263,7 @@ pub(super) async fn one(
 fn shown(view: &View, name: &str) -> Result<Json<Policy>, ApiError> {
     let board = Arc::clone(&view.board.lock());
     let (name, entry) = board.get_key_value(name).ok_or_else(|| ApiError::unknown_policy(name))?;
-    Ok(Json(Policy::of(name, entry, &view.pools)))
+    Ok(Json(Policy::of(name, entry, view)))
 }
 
 /// `PUT /v1/policies/{name}`: the file's content is the body.
@@ -307,7 +317,7 @@ pub(super) async fn remove(
     shown(&view, &name)
 }
 
-/// `POST /v1/policies/{name}/activate?generation=`
+/// `POST /v1/policies/{name}/activate?generation=`; without one: what is in shadow is promoted.
 pub(super) async fn activate(
     State(view): State<Arc<View>>,
     Name(name): Name,
@@ -316,6 +326,10 @@ pub(super) async fn activate(
 ) -> Result<Json<Policy>, ApiError> {
     allowed(&view, &headers)?;
     let query = query.unwrap_or_default();
+    if query.is_empty() && !shadow::briefs(&view, &name).is_empty() {
+        wish(&view, &name, Action::Promote).await?;
+        return shown(&view, &name);
+    }
     let generation = query.strip_prefix("generation=").unwrap_or_default();
     if generation.is_empty() || !generation.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         let hint = "generation= takes the beginning of one that GET /v1/policies/NAME lists";
@@ -336,7 +350,11 @@ pub(super) async fn roll_back(
     shown(&view, &name)
 }
 
-async fn wish(view: &View, name: &str, action: Action) -> Result<Option<Generation>, ApiError> {
+pub(super) async fn wish(
+    view: &View,
+    name: &str,
+    action: Action,
+) -> Result<Option<Generation>, ApiError> {
     let (done, followed) = oneshot::channel();
     let wish = Wish { name: name.to_owned(), action, done };
     view.supply.lock().send(Event::Wish(wish)).map_err(|_| ApiError::stopping())?;

@@ -79,6 +79,12 @@ impl<'p> Section<'p> {
         }
     }
 
+    /// A string where there is one; what is something else is left for another look.
+    pub(super) fn text_or_other(&mut self, key: &'static str) -> Option<String> {
+        self.table.get(key)?.as_str()?;
+        self.string(key)
+    }
+
     /// A name fit for reports, logs and URLs.
     pub(super) fn name(&mut self, key: &'static str, default: String) -> String {
         match self.string(key) {
@@ -104,15 +110,17 @@ impl<'p> Section<'p> {
     }
 
     pub(super) fn policy_name(&mut self, key: &'static str, default: String) -> String {
-        match self.string(key) {
-            None => default,
-            Some(name) if is_policy_name(&name) => name,
-            Some(name) => {
-                let what = "letters, digits, '-', '_' and '.', the file's name without its ending";
-                self.wrong(key, &format!("{name:?} is not a policy's name: {what}"));
-                default
-            }
+        self.string(key).and_then(|name| self.as_policy_name(key, name)).unwrap_or(default)
+    }
+
+    /// A policy's name; notes what is none.
+    pub(super) fn as_policy_name(&self, key: &'static str, name: String) -> Option<String> {
+        if is_policy_name(&name) {
+            return Some(name);
         }
+        let what = "letters, digits, '-', '_' and '.', the file's name without its ending";
+        self.wrong(key, &format!("{name:?} is not a policy's name: {what}"));
+        None
     }
 
     pub(super) fn boolean(&mut self, key: &'static str, default: bool) -> bool {

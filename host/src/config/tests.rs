@@ -55,6 +55,10 @@ fn what_is_printed_reads_back_as_the_same() {
         [[pool]]
         name = "web"
         formula_settings = { weights = { cpu = 0.3 } }
+        [pool.shadow]
+        policy = "next"
+        share = 0.25
+        promote = { picks = 5, p99 = "2ms" }
         [pool.health]
         max_ejected = 1
         slow_start = "0s"
@@ -432,5 +436,31 @@ fn names_that_would_look_like_others_are_refused_wherever_they_stand() {
         "pool[0].name: \"p\\u{2028}\" is not a name",
     ] {
         assert!(error.contains(words), "{words}: {error}");
+    }
+}
+
+#[test]
+fn shadow_is_a_name_or_a_table() {
+    let pool = |text: &str| format!("[host]\n[[pool]]\nname = \"default\"\n{text}");
+    let shadow =
+        |text: &str| Config::parse(&pool(text)).expect("a good file").pools.swap_remove(0).shadow;
+    assert_eq!(shadow("shadow = \"\""), None);
+    assert_eq!(shadow("shadow = \"next\""), Some(ShadowConfig::new("next")));
+    let promote = Some(PromoteConfig { faults: 2, ..PromoteConfig::default() });
+    let expected = ShadowConfig { share: 0.5, promote, ..ShadowConfig::new("next") };
+    let table = "shadow = { policy = \"next\", share = 0.5, promote = { faults = 2 } }";
+    assert_eq!(shadow(table), Some(expected));
+    for (text, expected) in [
+        ("shadow = \"../x\"", "pool[0].shadow: \"../x\" is not a policy's name"),
+        ("shadow = 3", "pool[0].shadow: a whole number where a table [shadow] belongs"),
+        ("shadow = { share = 0.5 }", "pool[0].shadow.policy: is missing"),
+        ("shadow = { policy = \"p\", share = 0 }", "pool[0].shadow.share: must be above 0"),
+        (
+            "shadow = { policy = \"p\", promote = { p99 = \"1s\" } }",
+            "pool[0].shadow.promote.p99: \"1s\" is not between 1us and 50ms",
+        ),
+    ] {
+        let found = problems(&pool(text));
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
     }
 }

@@ -5,9 +5,11 @@
 //! a native answer needs no guest. A request waits at most [`GUEST_WAIT`] for the guest; the guest itself
 //! is bounded by its deadlines. Table and guest change together under the guest's lock: an answer that
 //! does not fit the table is the guest's fault. Here is what a request does; [`feed`] is what the guest
-//! is told of reports, [`notes`] what it is told between reports, [`policies`] which policies serve.
+//! is told of reports, [`notes`] what it is told between reports, [`policies`] which policies serve,
+//! [`listen`] what a shadow hears.
 
 mod feed;
+mod listen;
 mod notes;
 mod policies;
 mod seat;
@@ -23,14 +25,14 @@ use parking_lot::Mutex;
 use super::decision::{Asked, Focus, Scene};
 use super::health::Ejection;
 use super::native;
+use super::shadow::Shown;
 use super::supply::Event;
 use super::table::{Noted, Row, Table, Tally};
 use super::{PickRequest, Picked, TARGETS_MAX, key_hash};
 use crate::config::{OnFault, PoolConfig};
 use crate::policy::guest::Request;
 use crate::policy::{CallError, Decider, Kind, StrategyGuest};
-use feed::HOSTS;
-pub(super) use feed::log_restored;
+pub(super) use feed::{HOSTS, log_restored};
 pub use policies::PolicyStatus;
 use policies::{BUSY, NO_ANSWER};
 pub(super) use policies::{Wanted, index};
@@ -62,6 +64,8 @@ pub struct Pool {
     statuses: [Mutex<PolicyStatus>; 2],
     counts: Counts,
     supply: Sender<Event>,
+    /// What is shown of the policy that is tried beside one of its two.
+    shadow: Mutex<Option<Arc<Shown>>>,
 }
 
 /// What was answered how often.
@@ -161,6 +165,7 @@ impl Pool {
             statuses: [Mutex::default(), Mutex::default()],
             counts: Counts::default(),
             supply,
+            shadow: Mutex::default(),
         }
     }
 
@@ -271,7 +276,7 @@ impl Pool {
                 return Err(why);
             }
         }
-        let picked = hand_out(&mut self.table.lock(), &chosen, ask, scene);
+        let picked = hand_out(&mut self.table.lock(), &chosen, ask, false, scene);
         if picked.is_empty() && self.has_candidate(ask) {
             return Err(NO_ANSWER.into());
         }
@@ -297,7 +302,7 @@ impl Pool {
             table.note(*first, Noted::Now);
             self.has_news.store(true, Ordering::Release);
         }
-        hand_out(&mut table, &chosen, ask, scene)
+        hand_out(&mut table, &chosen, ask, true, scene)
     }
 
     pub(super) fn count(&self, by_guest: bool, nobody: bool) {
@@ -409,6 +414,7 @@ fn hand_out(
     table: &mut Table,
     chosen: &[u32],
     ask: &Ask<'_>,
+    is_native: bool,
     scene: &mut Option<Scene>,
 ) -> Vec<Picked> {
     let Some(first) = chosen.first() else { return Vec::new() };
@@ -421,6 +427,9 @@ fn hand_out(
         scene.take(table, &Focus { chosen, unwanted, explain: ask.explain, now_ms });
     }
     table.count_pick(*first, ask.has_lease, now_ms);
+    // A shadow is asked for the first choice; what is left out it cannot know.
+    let request = ask.exclude.is_empty().then_some(ask.request);
+    table.hear_pick(*first, is_native, now_ms, request);
     chosen.iter().filter_map(|slot| table.get(*slot).map(Picked::of)).collect()
 }
 

@@ -4,6 +4,9 @@
 //! up once for each set of metric names and kept. Invariants: a target that lacks a required metric
 //! has no load and is not asked about; a load that is NaN, infinite or negative is answered with the
 //! target's last good one; slots are given out again only after formula and strategy heard `leave`.
+//! [`beside`] is a formula in shadow.
+
+pub(super) mod beside;
 
 use std::sync::Arc;
 
@@ -101,6 +104,11 @@ impl Scorers {
         scorer.lock().refresh(&fleet, &all, now_ms);
     }
 
+    /// Whose machines are scored.
+    pub(super) fn fleet(&self) -> Arc<RwLock<Fleet>> {
+        Arc::clone(&self.fleet)
+    }
+
     /// Scores no more for a pool.
     pub(super) fn remove(&self, pool: &Pool) {
         let mut set = self.pools.write();
@@ -175,7 +183,7 @@ impl Scorer {
         let mut left = Vec::new();
         let mut batch = Batch::default();
         for id in changed {
-            match self.offered(fleet, *id) {
+            match offered(fleet, *id, self.pool.service()) {
                 Some((machine, service)) => {
                     let slot = self.slot(*id);
                     let new = || Scored {
@@ -220,15 +228,11 @@ impl Scorer {
             }
             None => {}
         }
-        let wanted = |metric: &MetricUse| Wanted {
-            name: metric.name.as_str().into(),
-            fallback: metric.fallback,
-        };
-        let wanted: Vec<_> = guest.metrics().iter().map(wanted).collect();
+        let wanted = wanted(&guest);
         let mut batch = Batch::default();
         let mut columns = Vec::new();
         for (id, slot) in self.slots.iter() {
-            if let Some((machine, service)) = self.offered(&fleet, id) {
+            if let Some((machine, service)) = offered(&fleet, id, self.pool.service()) {
                 let mut places = Columns::default();
                 let known = self.targets[slot as usize].as_ref();
                 let identity = known.map_or(0, |scored| scored.identity);
@@ -249,14 +253,6 @@ impl Scorer {
         self.pool.publish(&[], batch.rows, now_ms);
         self.pool.note_serving(Kind::Formula, decider);
         Ok(())
-    }
-
-    /// The machine and its service of this pool, if it is in the pool now.
-    fn offered<'f>(&self, fleet: &'f Fleet, id: MachineId) -> Option<(&'f Machine, &'f Offered)> {
-        let machine = fleet.get(id).filter(|machine| machine.alive)?;
-        let wanted = self.pool.service();
-        let service = machine.services.iter().find(|service| *service.name == *wanted)?;
-        Some((machine, service))
     }
 
     /// The target's slot; a free one if it is new.
@@ -413,6 +409,26 @@ impl Columns {
         self.machine_names = Some(Arc::clone(of_machine));
         self.service_names = Some(Arc::clone(of_service));
     }
+}
+
+/// The machine and its service of this name, if it is alive and offers that.
+fn offered<'f>(
+    fleet: &'f Fleet,
+    id: MachineId,
+    service: &str,
+) -> Option<(&'f Machine, &'f Offered)> {
+    let machine = fleet.get(id).filter(|machine| machine.alive)?;
+    let service = machine.services.iter().find(|offered| *offered.name == *service)?;
+    Some((machine, service))
+}
+
+/// The metrics that a formula wants.
+fn wanted(guest: &FormulaGuest) -> Vec<Wanted> {
+    let wanted = |metric: &MetricUse| Wanted {
+        name: metric.name.as_str().into(),
+        fallback: metric.fallback,
+    };
+    guest.metrics().iter().map(wanted).collect()
 }
 
 /// The same number for a target on every host, now and later.

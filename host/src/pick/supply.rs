@@ -9,6 +9,7 @@
 //! for the last good generation; what else happens in the folder never keeps a change from being seen.
 
 mod seat;
+mod shadows;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,18 +21,20 @@ use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
 use super::Pools;
-use super::pool::{Pool, Wanted, index};
+use super::make::Make;
+use super::pool::{Pool, index};
 use super::score::Scorers;
+use super::shadow::{Running, State};
 use crate::clock::Clock;
 use crate::config::PoolConfig;
 use crate::policy::library::is_of_policy;
-use crate::policy::trial::{try_formula, try_strategy};
 use crate::policy::{
-    Entry, Form, FormulaGuest, Generation, Kind, Library, PolicyEngine, Rules, StartError, Steps,
-    StrategyGuest, WishError,
+    Entry, Form, Generation, Kind, Library, PolicyEngine, Rules, StartError, Steps, WishError,
 };
 use crate::watch::{Hint, Pace, Watch};
-use seat::{Make, Seat};
+use seat::Seat;
+use shadows::Place;
+pub use shadows::ShadowWish;
 
 /// What the supply is told.
 #[derive(Debug)]
@@ -52,6 +55,15 @@ pub enum Event {
         kind: Kind,
         /// Of the guest.
         serial: u64,
+    },
+    /// A shadow's bounds hold.
+    Passed {
+        /// The pool, by number.
+        pool: u64,
+        /// Of the shadow.
+        serial: u64,
+        /// What it has shown, in words.
+        figures: String,
     },
     /// End.
     Stop,
@@ -97,6 +109,12 @@ pub enum Action {
     Activate(String),
     /// Remove its files.
     Delete,
+    /// Try it in shadow.
+    Shadow(ShadowWish),
+    /// Try it no more, in this pool or in all.
+    EndShadow(Option<String>),
+    /// Use what is in shadow.
+    Promote,
 }
 
 /// The library's entries as of its last change, for whoever wants to show them.
@@ -114,12 +132,15 @@ pub struct Supply {
     board: Board,
     clock: Clock,
     changes: Arc<watch::Sender<u64>>,
+    /// Shadow runs that were told to end.
+    ending: Vec<Running>,
 }
 
-/// A pool with its formula's and its strategy's seat.
+/// A pool with its formula's and its strategy's seat, and its shadow.
 struct Served {
     pool: Arc<Pool>,
     seats: [Seat; 2],
+    shadow: Place,
 }
 
 impl Supply {
@@ -144,7 +165,20 @@ impl Supply {
         let look = move |hint| look.send(Event::Look(hint)).unwrap_or_default();
         let watch = Watch::new(is_of_policy, look);
         let clock = pools.clock();
-        Self { library, folder, watch, served, pools, scorers, events, board, clock, changes }
+        let ending = Vec::new();
+        Self {
+            library,
+            folder,
+            watch,
+            served,
+            pools,
+            scorers,
+            events,
+            board,
+            clock,
+            changes,
+            ending,
+        }
     }
 
     /// Follows these rules.
@@ -187,8 +221,11 @@ impl Supply {
                 }
                 Ok(Event::Wish(wish)) => self.follow(wish),
                 Ok(Event::Failed { pool, kind, serial }) => self.failed(pool, kind, serial),
+                Ok(Event::Passed { pool, serial, figures }) => self.passed(pool, serial, &figures),
                 Err(RecvTimeoutError::Timeout) => {}
-                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => {
+                    return self.end_shadows();
+                }
             }
             if Instant::now() >= pace.due() {
                 self.watch.keep(std::slice::from_ref(&self.folder));
@@ -201,6 +238,7 @@ impl Supply {
                 self.supply();
             }
             self.start_again();
+            self.settle_shadows();
         }
     }
 
@@ -213,28 +251,56 @@ impl Supply {
             }
             Action::Activate(generation) => self.library.activate(&name, &generation).map(Some),
             Action::Delete => self.library.delete(&name).map(|()| None),
+            Action::Promote => self.promote_by_hand(&name).map(Some),
+            // These change nothing of what serves.
+            Action::Shadow(wish) => {
+                let outcome = self.shadow(&name, wish).map(|()| None);
+                return self.answer(&name, outcome, done);
+            }
+            Action::EndShadow(pool) => {
+                let outcome = self.end_shadow(&name, pool.as_deref()).map(|()| None);
+                return self.answer(&name, outcome, done);
+            }
         };
+        if outcome.is_ok() {
+            self.wished(&name);
+        }
+        self.answer(&name, outcome, done);
+    }
+
+    /// Tells who asked what became of it.
+    fn answer(
+        &self,
+        name: &str,
+        outcome: Result<Option<Generation>, WishError>,
+        done: oneshot::Sender<Result<Option<Generation>, WishError>>,
+    ) {
         match &outcome {
             Ok(generation) => {
                 let generation = generation.map(|generation| generation.to_string());
                 tracing::info!(policy = name, generation, "an operator's wish is followed");
-                // What was tried or quarantined before is tried again: the operator has seen it.
-                for Served { pool, seats } in &mut self.served {
-                    for kind in [Kind::Formula, Kind::Strategy] {
-                        if *pool.wanted(kind).policy == *name {
-                            seats[index(kind)].forget();
-                            pool.lift_quarantine(kind);
-                        }
-                    }
-                }
-                self.supply();
             }
             Err(error) => {
-                tracing::warn!(policy = name, %error, "an operator's wish is not followed")
+                tracing::warn!(policy = name, %error, "an operator's wish is not followed");
             }
         }
         self.changed();
         done.send(outcome).ok(); // who asked may have gone
+    }
+
+    /// Gives pools the newest generation of this name: what was tried or quarantined before is tried
+    /// again, because somebody wants it.
+    fn wished(&mut self, name: &str) {
+        for Served { pool, seats, .. } in &mut self.served {
+            for kind in [Kind::Formula, Kind::Strategy] {
+                if *pool.wanted(kind).policy == *name {
+                    seats[index(kind)].forget();
+                    pool.lift_quarantine(kind);
+                }
+            }
+        }
+        self.supply();
+        self.settle_shadows();
     }
 
     /// Works for these pools from now on.
@@ -243,20 +309,24 @@ impl Supply {
         for config in pools {
             let same = known.iter().position(|served| served.pool.is_of(config));
             let served = same.map(|place| known.swap_remove(place));
-            let served = served.unwrap_or_else(|| {
+            let mut served = served.unwrap_or_else(|| {
                 let pool = Arc::new(Pool::new(config, self.events.0.clone()));
                 self.scorers.add(&pool, self.clock.now_ms());
-                Served { pool, seats: Default::default() }
+                Served { pool, seats: Default::default(), shadow: Place::default() }
             });
             served.pool.reconfigure(config);
+            served.shadow.configure(config.shadow.as_ref());
             self.served.push(served);
         }
         self.supply();
         self.pools.replace(self.served.iter().map(|served| Arc::clone(&served.pool)).collect());
-        for gone in known {
+        for mut gone in known {
+            let state = State::Stopped("its pool is gone".to_owned());
+            gone.shadow.end(state, &mut self.ending);
             self.scorers.remove(&gone.pool);
             gone.pool.close();
         }
+        self.settle_shadows();
         self.changed();
     }
 
@@ -274,7 +344,7 @@ impl Supply {
         let Some(place) = self.served.iter().position(|served| served.pool.number == pool) else {
             return;
         };
-        let Served { pool, seats } = &mut self.served[place];
+        let Served { pool, seats, .. } = &mut self.served[place];
         let seat = &mut seats[index(kind)];
         let Some(bad) = seat.made_from(serial) else { return };
         let now = Instant::now();
@@ -298,7 +368,7 @@ impl Supply {
     }
 
     fn roll_back(&mut self, place: usize, kind: Kind, bad: &Make, good: Make) {
-        let Served { pool, seats } = &mut self.served[place];
+        let Served { pool, seats, .. } = &mut self.served[place];
         let (generation, back_to) = (bad.module.generation, good.module.generation);
         tracing::error!(
             pool = pool.name(), policy = %bad.wanted.policy, %kind, %generation, %back_to,
@@ -313,11 +383,11 @@ impl Supply {
     fn supply(&mut self) {
         for place in 0..self.served.len() {
             for kind in [Kind::Formula, Kind::Strategy] {
-                let Served { pool, seats } = &mut self.served[place];
+                let Served { pool, seats, .. } = &mut self.served[place];
                 let wanted = pool.wanted(kind);
                 let seat = &mut seats[index(kind)];
                 let Some(module) = self.library.module(&wanted.policy) else {
-                    let why = no_policy(&self.library, &self.folder, &wanted);
+                    let why = no_policy(&self.library, &self.folder, &wanted.policy);
                     if seat.has(&wanted.policy) {
                         seat.forget();
                         pool.withdraw(kind, &why);
@@ -354,7 +424,7 @@ impl Supply {
             Kind::Formula => self.seat_formula(&self.served[place].pool, &make, &steps),
             Kind::Strategy => self.seat_strategy(&self.served[place].pool, &make, &steps),
         };
-        let Served { pool, seats } = &mut self.served[place];
+        let Served { pool, seats, .. } = &mut self.served[place];
         pool.note_steps(kind, steps.taken());
         let seat = &mut seats[index(kind)];
         let (policy, generation) = (&make.wanted.policy, make.module.generation);
@@ -374,14 +444,10 @@ impl Supply {
 
     /// The serial number of the guest that serves now.
     fn seat_formula(&self, pool: &Pool, make: &Make, steps: &Steps) -> Result<u64, StartError> {
-        let again = Steps::default(); // the same steps a second time are the swap's
         let engine = self.library.engine(&make.wanted.policy);
-        let start = |steps| FormulaGuest::start_in_steps(make.start(&engine, steps));
-        let mut trial = start(steps)?;
-        steps.run("trial", || try_formula(&mut trial))?;
-        drop(trial);
+        make.try_formula(&engine, steps)?;
         steps.run("swap", || {
-            let guest = start(&again)?;
+            let guest = make.formula(&engine)?;
             let serial = guest.serial;
             self.scorers.replace(pool, guest, self.clock.now_ms())?;
             Ok(serial)
@@ -389,15 +455,10 @@ impl Supply {
     }
 
     fn seat_strategy(&self, pool: &Pool, make: &Make, steps: &Steps) -> Result<u64, StartError> {
-        let again = Steps::default();
         let engine = self.library.engine(&make.wanted.policy);
-        let start =
-            |steps| StrategyGuest::start_in_steps(make.start(&engine, steps), fastrand::u64(..));
-        let mut trial = start(steps)?;
-        steps.run("trial", || try_strategy(&mut trial))?;
-        drop(trial);
+        make.try_strategy(&engine, steps)?;
         steps.run("swap", || {
-            let guest = start(&again)?;
+            let guest = make.strategy(&engine)?;
             let serial = guest.serial;
             pool.seat_strategy(guest, self.clock.now_ms())?;
             Ok(serial)
@@ -410,8 +471,7 @@ impl Supply {
     }
 }
 
-fn no_policy(library: &Library, folder: &Path, wanted: &Wanted) -> String {
-    let name = &wanted.policy;
+fn no_policy(library: &Library, folder: &Path, name: &str) -> String {
     let refused = library.entries().get(name).and_then(|entry| entry.refused.as_ref());
     if let Some(refused) = refused {
         return refused.reason.clone();

@@ -2,13 +2,14 @@
 //! choosing without it.
 //!
 //! A row's numbers beside its report are [`Usage`] and [`Health`]; [`care`] ejects and takes back;
-//! [`ranking`] orders a large pool by load, for decisions.
+//! [`ranking`] orders a large pool by load, for decisions; a shadow hears by a [`tap`] what happens.
 //! Invariants: a row is written before the guest hears of it and removed before the slot is given to
 //! another target; `version` grows with every change, so that a guest fed from a snapshot can be
 //! brought up to date. Pure: time comes in as milliseconds.
 
 mod care;
 mod ranking;
+pub(super) mod tap;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -115,6 +116,8 @@ pub(super) struct Table {
     config: HealthConfig,
     care: care::Care,
     rankings: ranking::Rankings,
+    /// Of a shadow; `None`: there is none.
+    tap: Option<tap::Tap>,
 }
 
 impl Table {
@@ -178,6 +181,7 @@ impl Table {
         self.tally.subtract(&row);
         self.by_machine.remove(&row.fresh.machine);
         self.roster = None;
+        self.hear(tap::Heard::Left(slot));
         self.part_with(slot, &row.health);
         let leases = row.usage.leases();
         if leases > 0 {
@@ -254,6 +258,13 @@ impl Table {
                 row.usage.count_pick(now_ms);
             }
         });
+    }
+
+    /// The target as the guest is told now; a shadow hears it, too.
+    pub(super) fn tell(&mut self, slot: u32, now_ms: u64) -> Option<TargetView> {
+        let view = self.view(slot, now_ms)?;
+        self.hear(tap::Heard::Told { view, now_ms });
+        Some(view)
     }
 
     /// Ends a lease of this machine that was opened then; whether a guest is to hear of it.

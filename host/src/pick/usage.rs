@@ -84,14 +84,14 @@ impl Usage {
 /// Groups hold 1, 2, 4, … picks, oldest and largest first, at most [`GROUPS_OF_SIZE_MAX`] of a size;
 /// so the number of picks after any time is known to within an eighth, in little memory.
 #[derive(Debug, Clone, Default)]
-struct Picks {
+pub(super) struct Picks {
     /// Time of the group's last pick, and how many.
     groups: Vec<(u64, u32)>,
     total: u32,
 }
 
 impl Picks {
-    fn count(&mut self, now_ms: u64) {
+    pub(super) fn count(&mut self, now_ms: u64) {
         self.total = self.total.saturating_add(1);
         self.groups.push((now_ms, 1));
         let (mut size, mut end) = (1_u32, self.groups.len());
@@ -109,9 +109,14 @@ impl Picks {
         }
     }
 
-    fn forget_before(&mut self, captured_ms: u64) {
+    pub(super) fn forget_before(&mut self, captured_ms: u64) {
         self.groups.retain(|(ms, _)| *ms > captured_ms);
         self.total = self.groups.iter().fold(0, |sum, (_, picks)| sum.saturating_add(*picks));
+    }
+
+    /// Those that are not forgotten.
+    pub(super) fn total(&self) -> u32 {
+        self.total
     }
 }
 

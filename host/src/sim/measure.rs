@@ -1,64 +1,12 @@
 //! What a run showed: response times, queues, who got how much.
-//!
-//! Response times go into a histogram whose buckets are 1 % wide, so that any number of them takes
-//! little memory and a quantile is exact to 1 %.
 
-/// Ratio of two neighbouring buckets.
-const WIDTH: f64 = 1.01;
-/// The lowest response time that is told from others, in units.
-const LOWEST: f64 = 1e-4;
-
-/// Response times in units of one mean service time.
-#[derive(Debug, Clone, Default)]
-pub struct Responses {
-    buckets: Vec<u64>,
-    count: u64,
-    sum: f64,
-}
-
-impl Responses {
-    pub(super) fn add(&mut self, response: f64) {
-        let bucket = ((response.max(LOWEST) / LOWEST).ln() / WIDTH.ln()) as usize;
-        if self.buckets.len() <= bucket {
-            self.buckets.resize(bucket + 1, 0);
-        }
-        self.buckets[bucket] += 1;
-        self.count += 1;
-        self.sum += response;
-    }
-
-    /// How many.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// Their mean; NaN for none.
-    #[must_use]
-    pub fn mean(&self) -> f64 {
-        self.sum / self.count as f64
-    }
-
-    /// The time that this share of them does not exceed; NaN for none.
-    #[must_use]
-    pub fn quantile(&self, share: f64) -> f64 {
-        let wanted = share * self.count as f64;
-        let mut seen = 0;
-        for (bucket, count) in self.buckets.iter().enumerate() {
-            seen += count;
-            if seen as f64 >= wanted && seen > 0 {
-                return LOWEST * WIDTH.powf(bucket as f64 + 0.5);
-            }
-        }
-        f64::NAN
-    }
-}
+use crate::quantiles::Quantiles;
 
 /// What one run showed, the warm-up left out; times in units.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Of all requests.
-    pub responses: Responses,
+    /// Response times of all requests, in units of one mean service time.
+    pub responses: Quantiles,
     /// Time mean of requests inside all servers and the central queue.
     pub inside: f64,
     /// Requests a unit.

@@ -8,10 +8,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use super::chooser::{Chooser, Servers};
-use super::measure::{Outcome, Responses};
+use super::measure::Outcome;
 use super::server::{Job, Server};
 use super::setup::{Arrivals, Content, Setup, Timing, exponential, normal};
 use crate::policy::guest::{Request, TargetView};
+use crate::quantiles::Quantiles;
 
 /// Nanoseconds of one unit.
 const UNIT: f64 = 1e9;
@@ -84,7 +85,7 @@ struct Measured {
     arrived: u64,
     begin: u64,
     seen: u64,
-    responses: Responses,
+    responses: Quantiles,
     inside: u64,
     inside_time: f64,
     longest_time: f64,

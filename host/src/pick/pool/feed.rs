@@ -14,7 +14,7 @@ use crate::policy::{CallError, Kind, StrategyGuest};
 
 /// Hosts that choose, as strategies are told: others are not heard of. What targets report of others'
 /// requests tells more: see `policies/balanced`.
-pub(super) const HOSTS: u32 = 1;
+pub(in crate::pick) const HOSTS: u32 = 1;
 /// Rounds in which a new guest catches up with what changes while it is fed, at most.
 const CATCH_UP_MAX: usize = 8;
 /// Changed rows that may be left for the moment of the swap.
@@ -45,7 +45,7 @@ impl Pool {
             left.iter().for_each(|slot| table.remove(*slot));
             let put = |(slot, fresh)| {
                 table.put(slot, fresh, now_ms);
-                table.view(slot, now_ms)
+                table.tell(slot, now_ms)
             };
             let views = fresh.filter_map(put).collect();
             if table.has_noted(Noted::Now) {

@@ -5,11 +5,11 @@
 //! file changes; waits double from one failure to the next and start anew after a calm minute.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::super::make::Make;
 use super::super::pool::Wanted;
-use crate::policy::{Generation, Limits, Module, PolicyEngine, Start, Steps};
+use crate::policy::{Generation, Limits};
 
 /// First and longest wait before a failed guest is rebuilt.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -22,25 +22,6 @@ const FAULTS_MAX: usize = 3;
 const FAULTS_WINDOW: Duration = Duration::from_secs(60);
 /// Generations that served before and are kept to go back to.
 const BEFORE_MAX: usize = 4;
-
-/// What a guest is started from.
-#[derive(Clone)]
-pub(super) struct Make {
-    pub(super) wanted: Wanted,
-    pub(super) module: Arc<Module>,
-}
-
-impl Make {
-    /// How a guest is started from it.
-    pub(super) fn start<'a>(&'a self, engine: &'a PolicyEngine, steps: &'a Steps) -> Start<'a> {
-        let Wanted { policy: name, settings } = &self.wanted;
-        Start { engine, name, module: &self.module, settings, steps }
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        self.wanted == other.wanted && self.module.generation == other.module.generation
-    }
-}
 
 /// One pool's formula or strategy.
 #[derive(Default)]
@@ -66,6 +47,11 @@ impl Seat {
     /// What its guests are made from, if this guest is the last one.
     pub(super) fn made_from(&self, serial: u64) -> Option<Make> {
         self.good.clone().filter(|_| self.serial == serial)
+    }
+
+    /// What the guest that was seated last is made from.
+    pub(super) fn good(&self) -> Option<&Make> {
+        self.good.as_ref()
     }
 
     /// Whether a guest of this policy was seated last.

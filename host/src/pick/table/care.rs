@@ -135,11 +135,11 @@ impl Table {
                 note.is_last = true;
                 break;
             };
-            let view = self.alter(slot, |row| {
+            let changed = self.alter(slot, |row| {
                 row.noted = Noted::No;
                 row.eligible = row.may_serve(is_panic);
-                row.view(slot, now_ms)
             });
+            let view = changed.and_then(|()| self.tell(slot, now_ms));
             note.views.extend(view);
         }
         note

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::super::builtin::built_in;
 use super::super::module::{Form, Generation};
 use super::super::signature::{Vouch, beside, for_content, read_beside};
 use super::super::steps::Steps;
@@ -29,6 +30,12 @@ pub enum WishError {
     /// Not among the generations that are kept.
     #[error("{0}")]
     NotKept(String),
+    /// No such pool.
+    #[error("there is no pool {0:?}")]
+    UnknownPool(String),
+    /// It is not in shadow, or cannot be.
+    #[error("{0}")]
+    Shadow(String),
     /// The folder cannot be written.
     #[error("cannot write {}: {error}", path.display())]
     Write {
@@ -77,6 +84,34 @@ impl Library {
                 if generation.is_empty() { "no previous generation" } else { "no such generation" };
             return Err(WishError::NotKept(format!("{what} of {name} is kept; kept: {kept}")));
         };
+        self.use_again(name, kept)
+    }
+
+    /// Takes a generation that is kept under another name as the newest of this one, and writes it
+    /// into the folder.
+    ///
+    /// # Errors
+    /// It is not kept; or nobody vouches for it any more; or the folder cannot be written.
+    pub fn adopt(
+        &mut self,
+        name: &str,
+        from: &str,
+        generation: Generation,
+    ) -> Result<Generation, WishError> {
+        if name == from {
+            return self.activate(name, &generation.to_string());
+        }
+        let entry = self.entries.get(from).ok_or_else(|| WishError::Unknown(from.to_owned()))?;
+        let kept = entry.generations.iter().find(|kept| kept.generation() == generation);
+        let kept = kept.cloned().ok_or_else(|| {
+            WishError::NotKept(format!("generation {generation} of {from} is not kept any more"))
+        })?;
+        let built_in = || Some((Form::Wasm, built_in(from)?.into()));
+        let content = kept.content.clone().or_else(built_in);
+        self.use_again(name, Kept { content, ..kept })
+    }
+
+    fn use_again(&mut self, name: &str, kept: Kept) -> Result<Generation, WishError> {
         let vouch = match &kept.content {
             Some(_) => self.vouch(kept.generation(), kept.signatures.as_deref())?,
             None => Vouch::BuiltIn,
