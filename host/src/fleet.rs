@@ -80,7 +80,7 @@ pub struct Fleet {
     rule: DeadRule,
     machines: Vec<Option<Machine>>,
     free: Vec<MachineId>,
-    by_name: HashMap<Arc<str>, MachineId>,
+    by_name: HashMap<Arc<str>, MachineId, foldhash::fast::RandomState>,
     names: NameSets,
     listening: Listening,
     deaths: Deaths,
@@ -112,7 +112,7 @@ impl Fleet {
             rule: DeadRule { miss_limit },
             machines: Vec::new(),
             free: Vec::new(),
-            by_name: HashMap::new(),
+            by_name: HashMap::default(),
             names: NameSets::default(),
             listening: Listening::default(),
             deaths: Deaths::default(),
@@ -132,13 +132,33 @@ impl Fleet {
         self.rule.miss_limit = miss_limit;
     }
 
+    /// The machine of this name.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<MachineId> {
+        self.by_name.get(name).copied()
+    }
+
     /// Takes a report, if it is newer than what is known.
     pub fn apply(&mut self, report: &Report<'_>, from: IpAddr, received_ms: u64) -> Applied {
+        self.apply_to(self.find(report.machine), report, from, received_ms)
+    }
+
+    /// [`apply`](Self::apply) to the machine that [`find`](Self::find) gave for the report's name; in
+    /// between, others may have been applied, and nobody expired. Who looks many up first and
+    /// applies them then waits for memory once, not for each.
+    pub fn apply_to(
+        &mut self,
+        found: Option<MachineId>,
+        report: &Report<'_>,
+        from: IpAddr,
+        received_ms: u64,
+    ) -> Applied {
         if !self.is_of_farm(report) {
             return Applied::ForeignFarm;
         }
         let heard = Heard { from, received_ms, heard_ms: self.listening.at(received_ms) };
-        let Some(&id) = self.by_name.get(report.machine) else {
+        // It may have come in between.
+        let Some(id) = found.or_else(|| self.find(report.machine)) else {
             return self.insert(report, heard);
         };
         let Some(machine) = &mut self.machines[id.index()] else {

@@ -188,11 +188,18 @@ impl Intake {
         // An empty gate is open.
         let gate = is_own.then(|| std::mem::take(&mut self.gate));
         let before = turn.changed.len();
+        let (reports, arrivals) = self.decode(batch);
         let fleet = Arc::clone(&self.fleet);
         let mut fleet = fleet.write();
+        let found: Vec<_> = reports.iter().map(|report| fleet.find(report.machine)).collect();
         let now = Present { wall_ms: wall_ms(), up_ms: self.clock.now_ms() };
-        for datagram in batch.iter() {
-            self.apply_one(&mut fleet, datagram, now, turn);
+        for ((report, found), (from, received_ms)) in reports.iter().zip(found).zip(arrivals) {
+            if !fleet.is_of_farm(report) {
+                self.count("other_farm");
+            } else if self.may_enter(report, from, now, found.is_some()) {
+                let applied = fleet.apply_to(found, report, from, received_ms);
+                self.note(&fleet, applied, report, from, turn);
+            }
         }
         if let Some(gate) = gate {
             self.gate = gate;
@@ -202,43 +209,32 @@ impl Intake {
         self.counts.reports.fetch_add(reports, Ordering::Relaxed);
     }
 
-    fn apply_one(
-        &mut self,
-        fleet: &mut Fleet,
-        datagram: Datagram<'_>,
-        now: Present,
-        turn: &mut Turn,
-    ) {
-        let reports = match wire::decode(datagram.bytes, &self.gate.keyring) {
-            Ok(reports) => reports,
-            Err(error) => {
-                if self.refuse(datagram.from, None, error.reason(), &error) {
-                    tracing::warn!(from = %datagram.from, %error, "report refused");
+    /// The reports of a batch, each with where it came from and when.
+    fn decode<'b>(&mut self, batch: &'b Batch) -> (Vec<Report<'b>>, Vec<(IpAddr, u64)>) {
+        let mut reports = Vec::with_capacity(batch.len());
+        let mut arrivals = Vec::with_capacity(batch.len());
+        for Datagram { bytes, from, received } in batch.iter() {
+            match wire::decode_onto(&mut reports, bytes, &self.gate.keyring) {
+                Ok(()) => arrivals.resize(reports.len(), (from, self.clock.ms_at(received))),
+                Err(error) => {
+                    if self.refuse(from, None, error.reason(), &error) {
+                        tracing::warn!(%from, %error, "report refused");
+                    }
                 }
-                return;
-            }
-        };
-        let received_ms = self.clock.ms_at(datagram.received);
-        for report in &reports {
-            if !fleet.is_of_farm(report) {
-                self.count("other_farm");
-            } else if self.may_enter(fleet, report, datagram.from, now) {
-                let applied = fleet.apply(report, datagram.from, received_ms);
-                self.note(fleet, applied, report, datagram.from, turn);
             }
         }
+        (reports, arrivals)
     }
 
     /// Whether a report of this farm may count at all.
     fn may_enter(
         &mut self,
-        fleet: &Fleet,
         report: &Report<'_>,
         from: IpAddr,
         now: Present,
+        is_known: bool,
     ) -> bool {
-        let is_known = || fleet.by_name(report.machine).is_some();
-        let Err(barred) = self.gate.admit(report, from, now, is_known) else { return true };
+        let Err(barred) = self.gate.admit(report, from, now, || is_known) else { return true };
         if self.refuse(from, Some(report.machine), barred.reason(), &barred) {
             tracing::warn!(%from, machine = report.machine, error = %barred, "report refused");
         }

@@ -1,4 +1,4 @@
-//! Bytes to reports and back; pure. The agent encodes, hosts and tests do both.
+//! Bytes to reports ([`read`]) and back; pure. The agent encodes, hosts and tests do both.
 //!
 //! Frame, version 1: `LL`, version byte, flags byte (0), key id (u32, big-endian; 0: unsigned),
 //! payload, and for signed frames 16 bytes of tag. Payload: a MessagePack array of reports, each a
@@ -8,25 +8,18 @@
 //! Invariants: no bytes panic the decoder; encoding then decoding gives the same report; a frame
 //! is consumed to its last byte or refused; what is returned has passed [`Report::check`].
 
-use std::fmt;
-use std::marker::PhantomData;
+mod read;
 
-use serde::de::{self, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::ser::{SerializeMap, SerializeTuple};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 
 use super::auth::{Keyring, TAG_BYTES};
-use super::{
-    LABELS_MAX, MAGIC, METRICS_MAX, Metrics, NAME_FORM, Report, SERVICES_MAX, Service, State,
-};
+use super::{MAGIC, NAME_FORM, Report, Service, State};
 
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 8;
 /// What a frame has besides its reports at most: header, length of the array, tag.
 const FRAMING_BYTES: usize = HEADER_BYTES + 5 + TAG_BYTES;
-/// Nesting of a payload at most: reports > report > services > service > metrics, and some room
-/// for what later versions append.
-const DEPTH_MAX: usize = 16;
 
 /// Why a frame is not a report for us.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -183,6 +176,30 @@ impl<'k> Packer<'k> {
 /// # Errors
 /// Why the whole frame is refused.
 pub fn decode<'a>(frame: &'a [u8], keyring: &Keyring) -> Result<Vec<Report<'a>>, WireError> {
+    let mut reports = Vec::new();
+    decode_onto(&mut reports, frame, keyring)?;
+    Ok(reports)
+}
+
+/// Appends the reports of one frame to those of others.
+///
+/// # Errors
+/// Why the whole frame is refused; nothing is appended then.
+pub fn decode_onto<'a>(
+    reports: &mut Vec<Report<'a>>,
+    frame: &'a [u8],
+    keyring: &Keyring,
+) -> Result<(), WireError> {
+    let payload = open(frame, keyring)?;
+    let before = reports.len();
+    let read =
+        read::reports(payload, reports).map_err(|error| WireError::Malformed(error.to_string()));
+    let checked = read.and_then(|()| reports[before..].iter().try_for_each(Report::check));
+    checked.inspect_err(|_| reports.truncate(before))
+}
+
+/// The payload of a frame for us.
+fn open<'a>(frame: &'a [u8], keyring: &Keyring) -> Result<&'a [u8], WireError> {
     if !frame.starts_with(&MAGIC) {
         return Err(WireError::Foreign);
     }
@@ -194,17 +211,7 @@ pub fn decode<'a>(frame: &'a [u8], keyring: &Keyring) -> Result<Vec<Report<'a>>,
     if flags != 0 {
         return Err(WireError::Flags(flags));
     }
-    let payload = &keyring.open(u32::from_be_bytes(key), frame)?[HEADER_BYTES..];
-    let malformed = |error: rmp_serde::decode::Error| WireError::Malformed(error.to_string());
-    let mut decoder = rmp_serde::Deserializer::from_read_ref(payload);
-    decoder.set_max_depth(DEPTH_MAX);
-    let reports = Vec::<Report<'a>>::deserialize(&mut decoder).map_err(malformed)?;
-    match bool::deserialize(&mut decoder) {
-        Err(rmp_serde::decode::Error::InvalidMarkerRead(_)) => {} // the end, as it should be
-        _ => return Err(WireError::Malformed("bytes after the reports".to_owned())),
-    }
-    reports.iter().try_for_each(Report::check)?;
-    Ok(reports)
+    Ok(&keyring.open(u32::from_be_bytes(key), frame)?[HEADER_BYTES..])
 }
 
 impl State {
@@ -277,148 +284,6 @@ impl Serialize for Labels<'_, '_> {
             map.serialize_entry(name, value)?;
         }
         map.end()
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Report<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(Row::<Self>(PhantomData))
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Service<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(Row::<Self>(PhantomData))
-    }
-}
-
-/// Visits a positional array; what follows the known fields is skipped.
-struct Row<T>(PhantomData<T>);
-
-impl<'de: 'a, 'a> Visitor<'de> for Row<Report<'a>> {
-    type Value = Report<'a>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a report")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut row: A) -> Result<Self::Value, A::Error> {
-        let report = Report {
-            farm: field(&mut row, "farm")?,
-            machine: field(&mut row, "machine")?,
-            boot: field(&mut row, "boot")?,
-            seq: field(&mut row, "seq")?,
-            interval_ms: field(&mut row, "interval_ms")?,
-            delay_ms: field(&mut row, "delay_ms")?,
-            state: State::from_code(field(&mut row, "state")?)
-                .ok_or_else(|| de::Error::custom("unknown state"))?,
-            weight: field(&mut row, "weight")?,
-            metrics: metrics(&mut row)?,
-            services: field::<_, Capped<Service<'a>, SERVICES_MAX>>(&mut row, "services")?.0,
-            labels: field::<_, LabelPairs<'a>>(&mut row, "labels")?.0,
-            sent_ms: row.next_element()?.unwrap_or(0),
-            hops: row.next_element()?.unwrap_or(0),
-        };
-        skip_rest(row)?;
-        Ok(report)
-    }
-}
-
-impl<'de: 'a, 'a> Visitor<'de> for Row<Service<'a>> {
-    type Value = Service<'a>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a service")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut row: A) -> Result<Self::Value, A::Error> {
-        let service = Service {
-            name: field(&mut row, "service name")?,
-            address: field(&mut row, "address")?,
-            weight: field(&mut row, "service weight")?,
-            metrics: metrics(&mut row)?,
-            accepted: field(&mut row, "accepted")?,
-            completed: field(&mut row, "completed")?,
-            in_flight: field(&mut row, "in_flight")?,
-            labels: row.next_element::<LabelPairs<'a>>()?.map_or_else(Vec::new, |pairs| pairs.0),
-        };
-        skip_rest(row)?;
-        Ok(service)
-    }
-}
-
-fn field<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(
-    row: &mut A,
-    name: &'static str,
-) -> Result<T, A::Error> {
-    row.next_element()?.ok_or_else(|| de::Error::missing_field(name))
-}
-
-fn metrics<'de: 'a, 'a, A: SeqAccess<'de>>(row: &mut A) -> Result<Metrics<'a>, A::Error> {
-    Ok(Metrics {
-        names: field::<_, Capped<&'a str, METRICS_MAX>>(row, "metric names")?.0,
-        values: field::<_, Capped<f64, METRICS_MAX>>(row, "metric values")?.0,
-    })
-}
-
-fn skip_rest<'de, A: SeqAccess<'de>>(mut row: A) -> Result<(), A::Error> {
-    while row.next_element::<IgnoredAny>()?.is_some() {}
-    Ok(())
-}
-
-/// An array of at most `MAX` elements; a longer one is refused before it is read.
-struct Capped<T, const MAX: usize>(Vec<T>);
-
-impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Capped<T, MAX> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Elements<T, const MAX: usize>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Elements<T, MAX> {
-            type Value = Capped<T, MAX>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "an array of at most {MAX}")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-                let len = seq.size_hint().unwrap_or(0);
-                if len > MAX {
-                    return Err(de::Error::invalid_length(len, &self));
-                }
-                let mut elements = Vec::with_capacity(len);
-                while let Some(element) = seq.next_element()? {
-                    elements.push(element);
-                }
-                Ok(Capped(elements))
-            }
-        }
-        deserializer.deserialize_seq(Elements(PhantomData))
-    }
-}
-
-struct LabelPairs<'a>(Vec<(&'a str, &'a str)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for LabelPairs<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Pairs<'a>(PhantomData<&'a str>);
-        impl<'de: 'a, 'a> Visitor<'de> for Pairs<'a> {
-            type Value = LabelPairs<'a>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a map of at most {LABELS_MAX} labels")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    if pairs.len() == LABELS_MAX {
-                        return Err(de::Error::invalid_length(pairs.len() + 1, &self));
-                    }
-                    pairs.push(pair);
-                }
-                Ok(LabelPairs(pairs))
-            }
-        }
-        deserializer.deserialize_map(Pairs(PhantomData))
     }
 }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::report::auth::TAG_BYTES;
-use crate::report::{Key, METRICS_MAX, is_label_value, is_name};
+use crate::report::{Key, METRICS_MAX, Metrics, is_label_value, is_name};
 
 const PLAIN: &str = include_str!("../../../../tests/data/report-v1.hex");
 const SIGNED: &str = include_str!("../../../../tests/data/report-v1-signed.hex");
@@ -130,6 +130,110 @@ fn unknown_trailing_fields_are_skipped() {
     let mut stamped = Report { sent_ms: 5, hops: 2, ..report() };
     stamped.services[0].labels = vec![("r", "7")];
     assert_eq!(decode(&frame, &Keyring::default()), Ok(vec![stamped]));
+}
+
+/// The golden frame with its weight, 1.5 as nine bytes, and what follows known fields replaced.
+fn with_weight(weight: &[u8]) -> Vec<u8> {
+    let mut frame = golden(PLAIN);
+    let at = frame.windows(9).position(|bytes| bytes == [0xcb, 0x3f, 0xf8, 0, 0, 0, 0, 0, 0]);
+    let at = at.expect("the weight");
+    frame.splice(at..at + 9, weight.iter().copied());
+    frame
+}
+
+#[test]
+fn numbers_are_read_in_any_width() {
+    let weight = |bytes: &[u8]| {
+        decode(&with_weight(bytes), &Keyring::default()).map(|reports| reports[0].weight)
+    };
+    let floats: [(&[u8], f64); 11] = [
+        (&[0x07], 7.0),
+        (&[0xcc, 0x80], 128.0),
+        (&[0xcd, 1, 0], 256.0),
+        (&[0xce, 0, 1, 0, 0], 65_536.0),
+        (&[0xcf, 0, 0, 0, 1, 0, 0, 0, 0], 4_294_967_296.0),
+        (&[0xd0, 5], 5.0),
+        (&[0xd1, 1, 0], 256.0),
+        (&[0xd2, 0, 1, 0, 0], 65_536.0),
+        (&[0xd3, 0, 0, 0, 1, 0, 0, 0, 0], 4_294_967_296.0),
+        (&[0xca, 0x3f, 0xc0, 0, 0], 1.5),
+        (&[0xcb, 0x3f, 0xf8, 0, 0, 0, 0, 0, 0], 1.5),
+    ];
+    for (bytes, value) in floats {
+        assert_eq!(weight(bytes), Ok(value), "{bytes:x?}");
+    }
+    for negative in [&[0xff][..], &[0xd0, 0x80], &[0xd1, 0xff, 0xff]] {
+        assert_eq!(weight(negative), Err(WireError::Field { field: "weight" }), "{negative:x?}");
+    }
+    for other in [0xc0, 0xc1, 0xc3, 0xa0, 0x90, 0x80] {
+        let error = weight(&[other]).expect_err("not a number");
+        assert_eq!(error.to_string(), "malformed payload: weight: not a number");
+    }
+    let mut frame = golden(PLAIN);
+    let state = frame.iter().position(|byte| *byte == 0xcb).expect("the weight") - 1;
+    for (byte, problem) in [(4, "unknown"), (0xff, "negative"), (0xc0, "not a whole number")] {
+        frame[state] = byte;
+        let error = decode(&frame, &Keyring::default()).expect_err("no state");
+        assert_eq!(error.to_string(), format!("malformed payload: state: {problem}"));
+    }
+}
+
+/// Any value may follow what is known, nested as deep as it likes.
+#[test]
+fn every_kind_of_value_is_skipped() {
+    let deep = [vec![0x91; 500], vec![0xc0]].concat();
+    let long = |start: &[u8], length: usize| [start, &vec![0xc1; length]].concat();
+    let values = [
+        vec![0x7f],
+        vec![0xe0],
+        vec![0xc0],
+        vec![0xc2],
+        vec![0xc3],
+        vec![0xa2, 1, 2],
+        vec![0x92, 1, 2],
+        vec![0x81, 1, 2],
+        deep,
+        long(&[0xc4, 3], 3),
+        long(&[0xc5, 0, 3], 3),
+        long(&[0xc6, 0, 0, 0, 3], 3),
+        long(&[0xc7, 3, 9], 3),
+        long(&[0xc8, 0, 3, 9], 3),
+        long(&[0xc9, 0, 0, 0, 3, 9], 3),
+        long(&[0xca], 4),
+        long(&[0xcb], 8),
+        long(&[0xcc], 1),
+        long(&[0xcd], 2),
+        long(&[0xce], 4),
+        long(&[0xcf], 8),
+        long(&[0xd0], 1),
+        long(&[0xd1], 2),
+        long(&[0xd2], 4),
+        long(&[0xd3], 8),
+        long(&[0xd4, 9], 1),
+        long(&[0xd5, 9], 2),
+        long(&[0xd6, 9], 4),
+        long(&[0xd7, 9], 8),
+        long(&[0xd8, 9], 16),
+        long(&[0xd9, 3], 3),
+        long(&[0xda, 0, 3], 3),
+        long(&[0xdb, 0, 0, 0, 3], 3),
+        vec![0xdc, 0, 2, 1, 2],
+        vec![0xdd, 0, 0, 0, 2, 1, 2],
+        vec![0xde, 0, 1, 1, 2],
+        vec![0xdf, 0, 0, 0, 1, 1, 2],
+    ];
+    for value in values {
+        let mut frame = golden(PLAIN);
+        frame[9] = 0x9f; // a row of 15: the stamp, the hops and the value
+        frame.extend_from_slice(&[5, 2]);
+        frame.extend_from_slice(&value);
+        let stamped = Report { sent_ms: 5, hops: 2, ..report() };
+        assert_eq!(decode(&frame, &Keyring::default()), Ok(vec![stamped]), "{value:x?}");
+        check_refused(&frame[..frame.len() - 1], &Keyring::default(), "malformed");
+        check_refused(&[&*frame, &[0]].concat(), &Keyring::default(), "malformed");
+    }
+    let never_used = [&golden(PLAIN)[..], &[5, 2, 0xc1]].concat();
+    check_refused(&never_used, &Keyring::default(), "malformed");
 }
 
 #[track_caller]
