@@ -8,6 +8,7 @@
 //! open requests finish, for so long as the caller waits.
 
 mod accept;
+mod name;
 mod places;
 mod stream;
 #[cfg(test)]
@@ -32,6 +33,7 @@ use tokio::time::timeout;
 
 use crate::listen::{self, Families};
 use accept::Acceptor;
+pub use name::is_own_name;
 pub use stream::Listener;
 
 /// Connections of one server at most, and one in so many files that the process may open.

@@ -9,7 +9,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path as FilePath;
 use std::time::Duration;
@@ -29,7 +28,7 @@ use tokio::task::JoinHandle;
 use super::{Change, Event, Place, Standing};
 use crate::config::{AgentConfig, MetricConfig, MetricSource, PushAddress, SourceKind, nearest};
 use crate::listen::{self, Families};
-use crate::serve::{Limits, Listener, Server};
+use crate::serve::{Limits, Listener, Server, is_own_name};
 
 /// Bytes of a push at most: a few hundred names with numbers.
 const BODY_BYTES_MAX: usize = 64 << 10;
@@ -204,20 +203,10 @@ async fn refuse_web_pages(request: Request, next: Next) -> Response {
 /// A page whose name was made to lead to this machine asks by that name.
 async fn refuse_other_names(request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("?"));
-    if host.is_some_and(|host| !is_name_of_this_machine(host)) {
+    if host.is_some_and(|host| !is_own_name(host)) {
         return Refused::web_page().into_response();
     }
     next.run(request).await
-}
-
-/// An address, or `localhost`: a name that somebody else decides about leads nowhere else.
-fn is_name_of_this_machine(host: &str) -> bool {
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        _ => host,
-    };
-    let name = name.trim_start_matches('[').trim_end_matches(']');
-    name.is_empty() || name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
 
 async fn show(State(taken): State<Taken>) -> Result<Json<Vec<Standing>>, Refused> {
@@ -336,24 +325,5 @@ impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let body = json!({ "error": { "code": self.code, "message": self.message } });
         (self.status, Json(body)).into_response()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_addresses_and_localhost_are_names_of_this_machine() {
-        for host in
-            ["localhost", "LocalHost:14100", "127.0.0.1", "127.0.0.1:14100", "[::1]:14100", "[::1]"]
-        {
-            assert!(is_name_of_this_machine(host), "{host}");
-        }
-        for host in
-            ["evil.example", "evil.example:14100", "localhost.evil.example", "?", "127.0.0.1.evil"]
-        {
-            assert!(!is_name_of_this_machine(host), "{host}");
-        }
     }
 }

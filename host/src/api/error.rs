@@ -137,6 +137,12 @@ impl ApiError {
             .hint("GET /v1/policies/NAME shows what becomes of it")
     }
 
+    pub(super) fn web_page() -> Self {
+        let message = "web pages from elsewhere may change nothing here";
+        Self::new(StatusCode::FORBIDDEN, "web_page", message)
+            .hint("ask from a program, without the header Origin")
+    }
+
     pub(super) fn not_utf8(what: &str) -> Self {
         let message = format!("the {what} in the path is not UTF-8");
         Self::new(StatusCode::BAD_REQUEST, "bad_parameter", message)
