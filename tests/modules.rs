@@ -22,6 +22,19 @@ fn wat(text: &str) -> Vec<u8> {
     wat::parse_str(text).unwrap()
 }
 
+/// A module's names may hold anything, and are logged.
+#[test]
+fn names_in_a_module_forge_no_line() {
+    for text in [
+        r#"(module (import "a\nERROR all is lost\1b[31m" "b" (func)))"#,
+        r#"(module (func (export "loadline:policy/formula@7.0.0\nERROR#evaluate")))"#,
+        r#"(module (func (export "a\nb")) (func (export "a\nb")))"#,
+    ] {
+        let error = Module::from_wasm(&engine(), &wat(text)).expect_err("a bad module").to_string();
+        assert!(!error.contains(char::is_control), "{error:?}");
+    }
+}
+
 #[test]
 fn cut_and_damaged_files_are_refused_at_every_place() {
     let good = built_in("p2c");

@@ -4,12 +4,11 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use loadline::config::{OnFault, PoolConfig};
 
-use crate::support::admin::{TOKEN, bad, call, farm, good};
+use crate::support::admin::{TOKEN, bad, call, farm, good, names};
 use crate::support::{Farm, built_in, pool, relabelled, strategy};
 
 /// A test that waits longer than this has failed.
@@ -167,14 +166,6 @@ fn announced(farm: &Farm, path: &str, length: usize) -> String {
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).unwrap();
     line
-}
-
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).unwrap();
-    let mut names: Vec<_> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 #[tokio::test(flavor = "multi_thread")]

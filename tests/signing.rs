@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::Output;
 
 use loadline::config::{Config, PublicKey, SignatureMode, SignaturesConfig};
@@ -12,6 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::process::{Process, QUICK, command};
+use crate::support::admin::names;
 use crate::support::{Farm, PATIENCE, built_in, get, pool, relabelled};
 
 const TOKEN: &str = "a token that nobody guesses";
@@ -106,14 +106,6 @@ fn post(farm: &Farm, path: &str) -> (u16, Value) {
 fn answer(answer: &mut ureq::http::Response<ureq::Body>) -> (u16, Value) {
     let text = answer.body_mut().read_to_string().unwrap();
     (answer.status().as_u16(), serde_json::from_str(&text).unwrap_or_default())
-}
-
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).unwrap();
-    let mut names: Vec<_> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 #[tokio::test(flavor = "multi_thread")]

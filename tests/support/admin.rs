@@ -1,6 +1,7 @@
 //! An operator's calls, with the admin token.
 
 use std::fs;
+use std::path::Path;
 
 use loadline::config::PoolConfig;
 use serde_json::Value;
@@ -53,4 +54,13 @@ pub(crate) async fn farm(pools: Vec<PoolConfig>, files: &[(&str, &[u8])]) -> Far
     farm.report(&["b"], &[("cpu", 0.1), ("memory", 0.1)]);
     farm.eligible(2).await;
     farm
+}
+
+/// Names of the files in a folder, in order.
+pub(crate) fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
 }

@@ -18,6 +18,7 @@ use wit_parser::Resolve;
 
 use super::engine::{Limits, PolicyEngine};
 use super::guest::{FormulaPre, StrategyPre};
+use super::room::printable;
 use super::steps::Steps;
 use super::wasi::{is_wasi, trapping};
 use crate::config::Wasi;
@@ -139,7 +140,8 @@ impl Form {
         }
     }
 }
-
+/// Why bytes are not a policy for this host. Names and words out of the file are shown cut and with control
+/// characters escaped: they cannot forge a log line.
 /// Why bytes are not a policy for this host.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ModuleError {
@@ -156,14 +158,15 @@ pub enum ModuleError {
         found: &'static str,
     },
     /// WebAssembly that is broken or uses a feature that is off.
-    #[error("not valid WebAssembly for this host: {reason}")]
+    #[error("not valid WebAssembly for this host: {}", printable(.reason))]
     Invalid {
         /// The validator's words.
         reason: String,
     },
     /// Wants something from the host that a policy does not get.
     #[error(
-        "imports {names}, which a policy does not get: its only import is {PACKAGE}log@1{hint}"
+        "imports {}, which a policy does not get: its only import is {PACKAGE}log@1{hint}",
+        printable(.names)
     )]
     Imports {
         /// What it wants.
@@ -179,14 +182,15 @@ pub enum ModuleError {
     TwoPolicies,
     /// Written against another version of the contract.
     #[error(
-        "speaks {found}, this host speaks {PACKAGE}*@{CONTRACT}; rebuild it with this host's SDK"
+        "speaks {}, this host speaks {PACKAGE}*@{CONTRACT}; rebuild it with this host's SDK",
+        printable(.found)
     )]
     Contract {
         /// The export with its version.
         found: String,
     },
     /// The contract's exports have other types.
-    #[error("does not fit the contract: {reason}")]
+    #[error("does not fit the contract: {}", printable(.reason))]
     Shape {
         /// Wasmtime's words.
         reason: String,
@@ -198,7 +202,7 @@ pub enum ModuleError {
     #[error("{0}")]
     Text(#[from] super::text::TextError),
     /// The compiler gave up.
-    #[error("cannot be compiled: {reason}")]
+    #[error("cannot be compiled: {}", printable(.reason))]
     Compile {
         /// Wasmtime's words.
         reason: String,
