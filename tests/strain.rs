@@ -4,18 +4,19 @@
 //!
 //!   LOADLINE_STRAIN=20 cargo test -p loadline-tests strain -- --nocapture --test-threads 1
 
+mod compile;
+mod reloads;
+
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, UdpSocket};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use loadline::config::Config;
 use loadline::report::{Keyring, Report, wire};
 use loadline::run::Loadline;
 
-use crate::support::{Random, get, program, report};
+use crate::support::host::HostProcess;
+use crate::support::{Random, report};
 
 /// Agents in one process.
 const AGENTS: usize = 300;
@@ -27,124 +28,17 @@ const BURST: u64 = 100;
 const SMALL_BUFFER: usize = 128 << 10;
 /// Seconds of a short run.
 const SECONDS: u64 = 3;
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn strain() -> u64 {
     let written = std::env::var("LOADLINE_STRAIN").ok();
     written.map_or(1, |factor| factor.parse().expect("LOADLINE_STRAIN is a whole number"))
 }
 
-/// A host of its own, killed at the end.
-struct HostProcess {
-    child: Child,
-    metrics: String,
-    report_port: u16,
-    lines: Arc<std::sync::Mutex<Vec<String>>>,
-    _folder: tempfile::TempDir,
-}
-
-impl HostProcess {
-    fn start() -> Self {
-        Self::with_reports("")
-    }
-
-    /// With these keys in `[reports]`, too.
-    fn with_reports(keys: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let config = format!(
-            "[reports]\ngroup = \"239.255.76.76:0\"\ninterfaces = [\"lo\"]\n{keys}\n\
-             [host]\nlisten = \"127.0.0.1:0\"\n"
-        );
-        std::fs::write(folder.path().join("loadline.toml"), config).unwrap();
-        let mut child = Command::new(program())
-            .current_dir(folder.path())
-            .env_remove("LOADLINE_CONFIG")
-            .env_remove("LOADLINE_LOG")
-            .stderr(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut said = |word: &str| {
-            let line = stderr.by_ref().map(Result::unwrap).find(|line| line.contains(word));
-            line.unwrap_or_else(|| panic!("{word:?} was not said"))
-        };
-        let hears = said("hears ");
-        let group = hears.split("hears ").nth(1).unwrap().split(' ').next().unwrap();
-        let report_port = group.rsplit(':').next().unwrap().parse().unwrap();
-        let url = said("try ").split_whitespace().last().unwrap().to_owned();
-        let metrics = url.replace("/v1/target", "/metrics");
-        let lines: Arc<std::sync::Mutex<Vec<String>>> = Arc::default();
-        let kept = Arc::clone(&lines);
-        std::thread::spawn(move || {
-            for line in stderr.map_while(Result::ok) {
-                kept.lock().unwrap().push(line);
-            }
-        });
-        Self { child, metrics, report_port, lines, _folder: folder }
-    }
-
-    fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
-    }
-
-    /// All metrics by name with labels.
-    fn metrics(&self) -> BTreeMap<String, u64> {
-        let (status, text) = get(&self.metrics, "*/*");
-        assert_eq!(status, 200, "{text}");
-        let samples = text.lines().filter(|line| !line.starts_with('#'));
-        let sample = |line: &str| {
-            let (name, value) = line.rsplit_once(' ')?;
-            Some((name.to_owned(), value.parse().ok()?))
-        };
-        samples.filter_map(sample).collect()
-    }
-
-    fn metric(&self, name: &str) -> u64 {
-        *self.metrics().get(name).unwrap_or_else(|| panic!("no metric {name}"))
-    }
-
-    /// Looks again and again until it is so.
-    async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
-        let mut looks = tokio::time::interval(Duration::from_millis(2));
-        let begin = Instant::now();
-        while !is_so(self) {
-            assert!(begin.elapsed() < PATIENCE, "{what} did not happen: {:#?}", self.metrics());
-            looks.tick().await;
-        }
-    }
-
-    /// Memory in use, in bytes.
-    fn memory(&self) -> usize {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
-    }
-
-    /// How often machines were called gone whose name begins like this.
-    fn gone(&self, machines: &str) -> u64 {
-        let lines = self.lines.lock().unwrap();
-        let name = format!("machine={machines}");
-        let is_it = |line: &&String| line.contains("machine is gone") && line.contains(&name);
-        lines.iter().filter(is_it).count() as u64
-    }
-
-    fn complaints(&self) -> Vec<String> {
-        let lines = self.lines.lock().unwrap();
-        lines
-            .iter()
-            .filter(|line| line.contains("WARN") || line.contains("ERROR"))
-            .cloned()
-            .collect()
-    }
-}
-
-impl Drop for HostProcess {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
+/// How often machines were called gone whose name begins like this.
+fn gone(host: &HostProcess, machines: &str) -> u64 {
+    let name = format!("machine={machines}");
+    let is_it = |line: &&String| line.contains("machine is gone") && line.contains(&name);
+    host.lines().iter().filter(is_it).count() as u64
 }
 
 async fn agent(number: usize, port: u16) -> Loadline {
@@ -199,7 +93,7 @@ async fn behind_loss_machines_stay() {
     // Three lost in a row are a death while nothing is known of a way yet: rare by the one, and some by
     // the other. Reports are five a second.
     for (percent, machines, gone_max) in [(10, 10, 2), (50, 2, 6)] {
-        let (gone, reports) = (host.gone(&format!("loss-{percent}-")), machines * seconds * 5);
+        let (gone, reports) = (gone(&host, &format!("loss-{percent}-")), machines * seconds * 5);
         eprintln!("{percent} % lost for {seconds} s: {gone} times gone in {reports} reports");
         assert!(gone <= gone_max + reports / 2_000, "{percent} % lost: {gone} times gone");
     }
@@ -285,7 +179,7 @@ async fn junk_costs_a_host_nothing_but_the_time_to_refuse_it() {
                 host.until("all of it taken", taken).await;
             }
         }
-        memory.push(host.memory());
+        memory.push(host.holds().bytes);
     }
     socket.send_to(&good(3), to).unwrap();
     host.until("the last good report", |host| host.metric("loadline_reports_total") == 2).await;

@@ -1,6 +1,9 @@
 //! A farm in one process: a host on free ports, agents as they are or as hand-made reports.
 
 pub(crate) mod admin;
+pub(crate) mod host;
+pub(crate) mod large;
+pub(crate) mod load;
 pub(crate) mod net;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
