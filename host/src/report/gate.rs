@@ -16,6 +16,10 @@ use super::{Keyring, Report};
 /// that and more, and with them what they sent last.
 pub const SKEW_MAX: Duration = Duration::from_secs(600);
 
+/// Stamps and clocks are cut to whole milliseconds: an age comes out too large by less than this, and so
+/// does the difference of two of them.
+const ROUNDING_MS: u64 = 1;
+
 /// What this host asks of a report.
 #[derive(Debug, Clone, Default)]
 pub struct Gate {
@@ -43,7 +47,7 @@ pub struct Network {
     bits: u8,
 }
 
-/// The present time.
+/// The present time. The wall clock is read first: what is sent from the start on is no older than that.
 #[derive(Debug, Clone, Copy)]
 pub struct Present {
     /// By the wall clock, milliseconds since 1970.
@@ -128,7 +132,7 @@ impl Gate {
         }
         // By its age, not by the time of the start: the wall clock may have been set since.
         let age_ms = now.wall_ms.saturating_sub(report.sent_ms);
-        if age_ms > now.up_ms && !is_known() {
+        if age_ms > now.up_ms.saturating_add(ROUNDING_MS) && !is_known() {
             return Err(Barred::BeforeStart { age_s: age_ms / 1_000 });
         }
         Ok(())

@@ -288,7 +288,8 @@ impl Packing {
                     }
                 }
             }
-            let relayed = self.state.pack(&batches, Instant::now(), wall_ms());
+            let wall_ms = wall_ms(); // before the other clock, as `Present` wants it
+            let relayed = self.state.pack(&batches, Instant::now(), wall_ms);
             self.relayed.fetch_add(relayed.reports as u64, Ordering::Relaxed);
             for (from, reason) in relayed.refused {
                 complain(from, reason, &mut quiet);

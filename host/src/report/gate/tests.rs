@@ -55,10 +55,24 @@ fn what_was_sent_before_the_start_brings_nobody_to_life() {
     let just_started = Present { up_ms: 5_000, ..NOW };
     let sent_ago = |ms| report("a", NOW.wall_ms - ms);
     assert_eq!(gate.admit(&sent_ago(4_999), HERE, just_started, || false), Ok(()));
-    let captured = gate.admit(&sent_ago(5_001), HERE, just_started, || false);
+    let captured = gate.admit(&sent_ago(5_002), HERE, just_started, || false);
     assert_eq!(captured, Err(Barred::BeforeStart { age_s: 5 }));
     // Boot and sequence tell copies of a machine's reports once it is known.
-    assert_eq!(gate.admit(&sent_ago(5_001), HERE, just_started, || true), Ok(()));
+    assert_eq!(gate.admit(&sent_ago(5_002), HERE, just_started, || true), Ok(()));
+}
+
+/// At whichever microsecond host and machine started, sent and looked at their clocks.
+#[test]
+fn what_was_sent_right_after_the_start_counts() {
+    let gate = signed();
+    let start_us = 1_790_000_000_000_050_u64;
+    for sent_us in start_us..start_us + 3_000 {
+        let report = report("a", sent_us / 1_000);
+        for now_us in [sent_us, sent_us + 20, sent_us + 500, sent_us + 999, sent_us + 1_000] {
+            let now = Present { wall_ms: now_us / 1_000, up_ms: (now_us - start_us) / 1_000 };
+            assert_eq!(gate.admit(&report, HERE, now, || false), Ok(()), "{sent_us} {now_us}");
+        }
+    }
 }
 
 #[test]
