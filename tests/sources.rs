@@ -1,6 +1,8 @@
 //! What an agent measures, seen from outside: real pages, programs and files, and a real host.
 
+mod crowd;
 mod kernel;
+mod kinds;
 mod machines;
 mod push;
 

@@ -168,6 +168,19 @@ async fn missing_metric_makes_the_last_choice_and_is_named() {
     farm.stop().await;
 }
 
+/// The worked example of the first load balancer.
+#[tokio::test(flavor = "multi_thread")]
+async fn load_is_the_sum_of_weights_times_averages() {
+    let weights = serde_json::json!({ "weights": { "a": 0.4, "b": 0.3, "c": 0.2, "d": 0.5 } });
+    let pool = pool("default", "weighted", "least-loaded");
+    let mut farm = Farm::with_pools(vec![PoolConfig { formula_settings: weights, ..pool }]).await;
+    farm.report(&["m"], &[("a", 15.0), ("b", 32.0), ("c", 19.0), ("d", 10.0)]);
+    farm.eligible(1).await;
+    let load = farm.get("/v1/target")["load"].as_f64().unwrap();
+    assert!((load - 24.4).abs() < 1e-9, "{load}");
+    farm.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn services_are_targets_of_their_own_pools() {
     let web = PoolConfig { service: "web".to_owned(), ..pool("site", "sessions", "least-loaded") };

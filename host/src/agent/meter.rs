@@ -27,6 +27,10 @@ pub(super) struct Meter {
     expires: Duration,
     /// How long the first report waits for it.
     patience: Duration,
+    /// By when a source without trouble has given a first value.
+    first_due: Duration,
+    /// Since when reports want it.
+    wanted: Option<Instant>,
     pushed: bool,
     window: Window,
     size: usize,
@@ -85,6 +89,9 @@ impl Meter {
             capacity: config.capacity,
             expires: config.expires,
             patience,
+            // One reading more than the window has: some are differences.
+            first_due: config.every.saturating_mul(window.saturating_add(1)) + config.timeout,
+            wanted: None,
             pushed,
             window: Window::new(config.window, config.decay),
             size: config.window,
@@ -171,7 +178,11 @@ impl Meter {
             self.window.clear();
         }
         let value = self.present();
-        self.tell(!value.is_nan());
+        let wanted = *self.wanted.get_or_insert(now);
+        let is_late = now.saturating_duration_since(wanted) > self.first_due;
+        if !value.is_nan() || self.trouble.is_some() || is_late || self.known.is_some() {
+            self.tell(!value.is_nan());
+        }
         value
     }
 

@@ -1,15 +1,14 @@
 //! `system:` sources: this machine's files in, one number each out.
 //!
-//! What one beat needs is read once, whatever number of metrics come from it, and nothing else is. The library
-//! sysinfo reads memory, swap, load averages and processes; small parsers here read what it does not tell, or
-//! not apart: cores, waiting and stolen time, control groups, devices, pressure. A value that this
-//! machine does not have is told with the reason and stops no other. Shares are 0 to 1; units stand
-//! in config/METRICS.md.
+//! What one beat needs is read once, whatever number of metrics come from it, and nothing else is. A
+//! value that this machine does not have is told with the reason and stops no other. Shares are 0 to
+//! 1; units stand in config/METRICS.md.
 
 mod cgroup;
 mod cpu;
 mod device;
 mod disk;
+mod memory;
 mod network;
 mod pressure;
 mod process;
@@ -17,7 +16,6 @@ mod space;
 
 use std::path::{Path, PathBuf};
 
-use sysinfo::MemoryRefreshKind;
 use tokio::time::Instant;
 
 use super::{Read, Reading};
@@ -25,6 +23,7 @@ use crate::config::{SystemMetric as M, SystemSource};
 use cgroup::Groups;
 use cpu::Cpu;
 use disk::Disks;
+use memory::Memory;
 use network::Network;
 use pressure::Pressure;
 use process::Processes;
@@ -52,7 +51,7 @@ pub(super) struct System {
     network: Option<Network>,
     pressure: Pressure,
     processes: Option<Processes>,
-    machine: Result<sysinfo::System, String>,
+    memory: Result<Memory, String>,
 }
 
 impl System {
@@ -63,7 +62,7 @@ impl System {
     fn at(roots: Roots, sources: Vec<SystemSource>) -> Self {
         let any = |wanted: fn(M) -> bool| sources.iter().any(|source| wanted(source.what));
         let names = sources.iter().filter(|source| source.what.is_of_processes());
-        let names: Vec<_> = names.filter_map(|source| source.of.clone()).collect();
+        let mut names = names.filter_map(|source| source.of.as_deref()).peekable();
         Self {
             cpu: any(is_of_cores).then(Cpu::default),
             groups: Groups::new(&roots),
@@ -72,16 +71,15 @@ impl System {
             network: any(|what| matches!(what, M::NetworkIn | M::NetworkOut))
                 .then(Network::default),
             pressure: Pressure::default(),
-            processes: (!names.is_empty()).then(|| Processes::new(names)),
-            machine: sysinfo::System::new()
-                .map_err(|error| format!("this operating system says nothing: {error}")),
+            processes: names.peek().is_some().then(|| Processes::new(names)),
+            memory: Err("it is not read here".to_owned()),
             roots,
             sources,
         }
     }
 
     fn refresh(&mut self, now: Instant) {
-        let Self { roots, cpu, disks, network, processes, .. } = self;
+        let Self { roots, cpu, disks, network, processes, memory, .. } = self;
         if let Some(cpu) = cpu {
             cpu.take(text(&roots.proc.join("stat")));
         }
@@ -94,10 +92,8 @@ impl System {
         if let Some(processes) = processes {
             processes.scan(roots, now);
         }
-        if let Ok(machine) = &mut self.machine
-            && self.sources.iter().any(|source| is_of_memory(source.what))
-        {
-            machine.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram().with_swap());
+        if self.sources.iter().any(|source| is_of_memory(source.what)) {
+            *memory = Memory::read(roots);
         }
     }
 
@@ -116,9 +112,9 @@ impl System {
             }
             M::CpuQuota => self.groups.cpu_share(cores, now)?,
             M::CpuThrottled => self.groups.throttled_share()?,
-            M::Load1 => per_core(load_average()?.one, cores),
-            M::Load5 => per_core(load_average()?.five, cores),
-            M::Load15 => per_core(load_average()?.fifteen, cores),
+            M::Load1 => per_core(load_average(&self.roots, 0)?, cores),
+            M::Load5 => per_core(load_average(&self.roots, 1)?, cores),
+            M::Load15 => per_core(load_average(&self.roots, 2)?, cores),
             M::Memory | M::MemoryMachine | M::Swap => self.memory(source.what)?,
             M::DiskSpace => space::share_used(&self.roots, of)?,
             M::DiskBusy | M::DiskRead | M::DiskWrite => {
@@ -143,16 +139,13 @@ impl System {
 
     /// Shares of memory: what is not available, of the machine or of the nearest limit.
     fn memory(&self, what: M) -> Result<Reading, String> {
-        let machine = self.machine.as_ref().map_err(String::clone)?;
-        let total = machine.total_memory();
+        let memory = self.memory.clone()?;
         if what == M::Swap {
-            return Ok(share(machine.used_swap(), machine.total_swap()));
+            return Ok(memory.share_swapped());
         }
-        let limit = if what == M::Memory { self.groups.memory_limit(total) } else { None };
-        Ok(limit.map_or_else(
-            || share(total.saturating_sub(machine.available_memory()), total),
-            |(used, limit)| share(used, limit),
-        ))
+        let is_limited = what == M::Memory;
+        let limit = is_limited.then(|| self.groups.memory_limit(memory.total)).flatten();
+        Ok(limit.map_or_else(|| memory.share_used(), |(used, limit)| share(used, limit)))
     }
 }
 
@@ -187,8 +180,12 @@ fn is_of_memory(what: M) -> bool {
     matches!(what, M::Memory | M::MemoryMachine | M::Swap)
 }
 
-fn load_average() -> Result<sysinfo::LoadAvg, String> {
-    sysinfo::System::load_average().map_err(|error| format!("no load average: {error}"))
+/// `0.15 0.25 0.35 1/284 3121`: of one, five and fifteen minutes.
+fn load_average(roots: &Roots, index: usize) -> Result<f64, String> {
+    let path = roots.proc.join("loadavg");
+    let text = text(&path)?;
+    let word = text.split_ascii_whitespace().nth(index).and_then(|word| word.parse().ok());
+    word.ok_or_else(|| format!("{} is not understood: {text:?}", path.display()))
 }
 
 /// `allocated free max`

@@ -16,6 +16,7 @@ struct Fake {
 impl Fake {
     fn new(files: &[(&str, &str)]) -> Self {
         let fake = Self { folder: tempfile::tempdir().expect("a folder"), start: Instant::now() };
+        fake.write(&[("proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 6291456 kB\n")]);
         fake.write(files);
         fake
     }
@@ -106,9 +107,7 @@ fn without_a_limit_memory_is_the_machines() {
         ("proc/self/cgroup", "9:memory:/box\n"),
         ("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "9223372036854771712"),
     ]);
-    let readings = fake.read(&mut fake.system(&["memory", "memory.machine"]), 0);
-    assert_eq!(readings[0], readings[1]);
-    assert!(matches!(readings[0], Reading::Value(share) if share > 0.0 && share < 1.0));
+    check(&fake.read(&mut fake.system(&["memory", "memory.machine"]), 0), &[0.25, 0.25]);
 }
 
 #[test]
@@ -276,11 +275,62 @@ fn processes_that_are_hidden_are_unknown_and_not_absent() {
 }
 
 #[test]
+fn processes_are_counted_by_their_short_names() {
+    let fake = Fake::new(&[
+        ("proc/stat", "cpu0 1 0 0 1\ncpu1 1 0 0 1\n"),
+        ("proc/meminfo", "MemTotal: 1024 kB\nMemAvailable: 512 kB\n"),
+    ]);
+    let process = |pid: u32, name: &str, used: u64, started: u64| {
+        let stat =
+            format!("{pid} ({name}) S 1 1 1 0 -1 0 0 0 0 0 {used} 0 0 0 20 0 1 0 {started} 0 32\n");
+        let folder = format!("proc/{pid}");
+        fake.write(&[
+            (&format!("{folder}/stat"), &stat),
+            (&format!("{folder}/comm"), &format!("{name}\n")),
+        ]);
+    };
+    fake.write(&[("proc/uptime", "100.00 1.00\n"), ("proc/20/task/22/comm", "a-long-name-tha\n")]);
+    process(1, "init", 5, 0);
+    process(20, "a-long-name-tha", 1_000, 50);
+    process(21, "a-long-name-tha", 1_000, 51);
+    let what = "process.cpu:a-long-name-that-is-cut";
+    let others = ["process.count:a-long-name-tha", "process.memory:init", "process.count:none"];
+    let mut system = fake.system(&[&[what][..], &others].concat());
+    let first = fake.read(&mut system, 0);
+    assert_eq!(first[0], Reading::NotYet);
+    check(&first[1..], &[2.0, 32.0 * 4_096.0 / f64::from(1 << 20), 0.0]);
+
+    // Half a second more of one, a quarter of a new one; the third was in use under another name.
+    fake.write(&[("proc/uptime", "102.00 1.00\n")]);
+    process(20, "a-long-name-tha", 1_050, 50);
+    process(30, "a-long-name-tha", 25, 10_100);
+    process(1, "a-long-name-tha", 900, 0);
+    let second = fake.read(&mut system, 2);
+    check(&second, &[0.75 / 2.0 / 2.0, 4.0, 0.0, 0.0]);
+    // A number that is given again is another process.
+    fake.write(&[("proc/uptime", "104.00 1.00\n")]);
+    process(20, "a-long-name-tha", 10, 10_300);
+    check(&fake.read(&mut system, 4)[..1], &[0.1 / 2.0 / 2.0]);
+}
+
+#[test]
+fn load_averages_are_told_per_core() {
+    let fake = Fake::new(&[
+        ("proc/stat", "cpu0 1 0 0 1\ncpu1 1 0 0 1\n"),
+        ("proc/loadavg", "0.50 1.00 3.00 1/284 3121\n"),
+    ]);
+    let mut system = fake.system(&["load1", "load5", "load15"]);
+    check(&fake.read(&mut system, 0), &[0.25, 0.5, 1.5]);
+    fake.write(&[("proc/loadavg", "many\n")]);
+    check_why(&fake.read(&mut system, 1)[0], "loadavg is not understood");
+}
+
+#[test]
 fn a_busy_process_is_told_as_a_share_of_the_machine() {
     let mut busy = std::process::Command::new("/bin/sh");
     let mut busy = busy.args(["-c", "while :; do :; done"]).spawn().expect("a shell");
     let (roots, name) = (Roots::default(), "sh");
-    let mut processes = Processes::new(vec![name.into(), "no such process".into()]);
+    let mut processes = Processes::new([name, "no such process"].into_iter());
     let start = Instant::now();
     processes.scan(&roots, start);
     assert_eq!(processes.reading(M::ProcessCpu, name), Reading::NotYet);
