@@ -278,6 +278,27 @@ async fn reports_are_heard_on_another_port_and_the_old_one_is_closed() {
     farm.stop().await;
 }
 
+/// O-E02, of the report port.
+#[tokio::test(flavor = "multi_thread")]
+async fn busy_report_port_leaves_the_old_one_open() {
+    let mut farm = farm_of(&["a"]).await;
+    let old = farm.host().report_port();
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let problems = farm.apply(|config| config.reports.groups.port = port).await;
+    assert!(problems[0].starts_with("reports.group: cannot receive on"), "{problems:?}");
+    assert_eq!(farm.host().report_port(), old);
+    let frame = |machine| wire::encode(&[report(machine, METRICS)], &Keyring::default()).unwrap();
+    farm.send_udp(&frame("b"));
+    farm.eligible(2).await;
+    drop(taken);
+    assert_eq!(farm.apply(|_| {}).await, [""; 0], "it is tried again");
+    assert_eq!(farm.host().report_port(), port);
+    farm.send_udp(&frame("c"));
+    farm.eligible(3).await;
+    farm.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn secret_that_is_rotated_counts_from_the_next_report_on() {
     let mut farm = Farm::new("weighted", "p2c").await;

@@ -178,8 +178,8 @@ fn what_is_wrong_changes_nothing_and_is_told_with_its_line() {
     let good = config(3);
     let cases = [
         ("[host]\nlisten = ".to_owned(), "loadline.toml:2: not TOML: string values must be quoted"),
-        (good.replace("= 3", "= \"three\""), "loadline.toml:6: host.miss_limit: must be a whole"),
-        (good.replace("= 3", "= 0"), "loadline.toml:6: host.miss_limit: must be a whole number"),
+        (good.replace("= 3", "= \"three\""), "loadline.toml:6: host.miss_limit: a string is"),
+        (good.replace("= 3", "= 0"), "loadline.toml:6: host.miss_limit: 0 is not a whole number"),
         (
             good.replace("miss_limit", "mis_limit"),
             "loadline.toml:6: host.mis_limit: unknown key, did",
@@ -226,10 +226,10 @@ fn all_problems_of_a_file_come_at_once() {
 fn hang_up_looks_at_once_and_a_second_one_is_no_harm() {
     let mut host = Changing::start();
     host.save("[host]\nmiss_limit = 0");
-    host.process.until("host.miss_limit: must be");
+    host.process.until("host.miss_limit: 0 is not");
     for _ in 0..2 {
         host.signal("-HUP");
-        host.process.until("host.miss_limit: must be"); // asked: said again
+        host.process.until("host.miss_limit: 0 is not"); // asked: said again
     }
     host.save(&config(4));
     host.signal("-HUP");
@@ -359,7 +359,7 @@ fn variables_win_over_the_file_and_are_checked_like_it() {
         "LOADLINE_AGENT__INTERVAL: agent.interval: \"soon\" is not a duration",
         "LOADLINE_AGENT__WIEGHT: agent.wieght: unknown key, did you mean weight?",
         "LOADLINE_HOSTS__LISTEN: hosts.listen: there is no table [hosts]",
-        "LOADLINE_HOST__MISS_LIMIT: host.miss_limit: must be a whole number",
+        "LOADLINE_HOST__MISS_LIMIT: host.miss_limit: a string is not a whole number",
         "LOADLINE_HOST__INSECURE: host.insecure: a string where true or false belongs",
     ] {
         assert!(said.contains(words), "{words}: {said}");

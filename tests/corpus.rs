@@ -25,3 +25,25 @@ fn kept_frames_decode_or_are_refused() {
 fn kept_configurations_are_taken_or_refused() {
     each("configure", oracles::configure);
 }
+
+/// A fuzzer finds out by itself what follows from a key, not how it is written.
+#[test]
+fn every_key_is_in_a_kept_configuration() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/fuzz/corpus/configure");
+    let kept = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let kept: Vec<u8> =
+        kept.flat_map(|file| [std::fs::read(file).unwrap(), b"\n".to_vec()].concat()).collect();
+    let kept = String::from_utf8_lossy(&kept);
+    let is_written = |key: &str| {
+        let is_of_key = |rest: &str| rest.is_empty() || rest.starts_with(" = ");
+        kept.lines().any(|line| line.strip_prefix(key).is_some_and(is_of_key))
+    };
+    let lines = loadline::config::DEFAULT_FILE.lines().map(|line| line.trim_start_matches("# "));
+    let is_key = |c: char| c == '_' || c.is_ascii_lowercase();
+    let keys = lines.filter_map(|line| match line.split_once(" = ") {
+        Some((key, _)) => Some(key).filter(|key| key.chars().all(is_key)),
+        None => line.split(' ').next().filter(|table| table.starts_with('[')),
+    });
+    let missing: Vec<_> = keys.filter(|key| !is_written(key)).collect();
+    assert!(missing.is_empty(), "write them into every-key or every-key-of-a-host: {missing:?}");
+}

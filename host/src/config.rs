@@ -17,6 +17,7 @@ mod preset;
 mod read;
 mod relay;
 mod reports;
+mod settings;
 mod shadow;
 mod signatures;
 mod source;
@@ -51,6 +52,7 @@ use read::Section;
 pub(crate) use read::nearest;
 pub use relay::RelayConfig;
 pub use reports::{Carrier, Destination, Groups, PORT};
+use settings::settings;
 pub use shadow::{PROMOTE_FAULTS_MAX, PROMOTE_P99, PROMOTE_PICKS, PromoteConfig, ShadowConfig};
 pub use signatures::{KeyId, PublicKey, SignatureMode, SignaturesConfig};
 #[cfg(feature = "host")]
@@ -654,9 +656,9 @@ fn pool(mut section: Section<'_>) -> PoolConfig {
     let config = PoolConfig {
         service: section.name("service", name),
         formula: section.policy_name("formula", default.formula),
-        formula_settings: section.settings("formula_settings"),
+        formula_settings: settings(&mut section, "formula_settings"),
         strategy: section.policy_name("strategy", default.strategy),
-        strategy_settings: section.settings("strategy_settings"),
+        strategy_settings: settings(&mut section, "strategy_settings"),
         on_fault: section.checked("on_fault").unwrap_or_default(),
         shadow: shadow::shadow(&mut section),
         health: section.section("health").map_or(default.health, health),

@@ -4,6 +4,8 @@
 //! its texts `{address}` is the address's `host:port`, `{host}` its host, `{url}` the page's URL, which the key
 //! `url` of the configuration replaces. What is written beside the preset hides what it says.
 
+use std::net::Ipv6Addr;
+
 use toml::{Table, Value};
 
 use super::nearest;
@@ -43,7 +45,7 @@ pub(super) fn fill(section: &mut Section<'_>, address: &str) {
     let usual = table.remove("url");
     let usual = usual.as_ref().and_then(Value::as_str).unwrap_or_default();
     let url = url.unwrap_or_else(|| {
-        usual.replace("{address}", authority).replace("{host}", host(authority))
+        usual.replace("{address}", &authority).replace("{host}", host(&authority))
     });
     for (_, value) in &mut table {
         put_in(value, &url);
@@ -51,10 +53,12 @@ pub(super) fn fill(section: &mut Section<'_>, address: &str) {
     section.fill(table);
 }
 
-/// The `host:port` of an address that may be a URL.
-fn authority(address: &str) -> &str {
+/// The `host:port` of an address that may be a URL; one of IPv6 in brackets.
+fn authority(address: &str) -> String {
     let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
-    rest.split(['/', '?', '#']).next().unwrap_or_default()
+    let written = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let bare = written.parse::<Ipv6Addr>();
+    bare.map_or_else(|_| written.to_owned(), |address| format!("[{address}]"))
 }
 
 fn host(authority: &str) -> &str {
@@ -85,8 +89,10 @@ mod tests {
             ("http://web-1:80/x?y", "web-1:80", "web-1"),
             ("web-1", "web-1", "web-1"),
             ("[::1]:80", "[::1]:80", "[::1]"),
+            ("fd00::7", "[fd00::7]", "[fd00::7]"),
         ] {
-            assert_eq!((authority(address), host(authority(address))), (wanted, of));
+            let authority = authority(address);
+            assert_eq!((&*authority, host(&authority)), (wanted, of));
         }
     }
 }

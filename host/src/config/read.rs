@@ -143,14 +143,11 @@ impl<'p> Section<'p> {
     where
         T: TryFrom<i64>,
     {
-        let value = match self.take(key) {
-            None => return default,
-            Some(value) => value.as_integer(),
-        };
-        let in_range = value.filter(|value| range.contains(value));
+        let Some(value) = self.take(key) else { return default };
+        let in_range = value.as_integer().filter(|value| range.contains(value));
         in_range.and_then(|value| T::try_from(value).ok()).unwrap_or_else(|| {
-            let (low, high) = range.into_inner();
-            self.wrong(key, &format!("must be a whole number from {low} to {high}"));
+            let ((low, high), value) = (range.into_inner(), told(&value));
+            self.wrong(key, &format!("{value} is not a whole number from {low} to {high}"));
             default
         })
     }
@@ -159,7 +156,7 @@ impl<'p> Section<'p> {
         match self.take(key) {
             None => 1.0,
             Some(value) => number(&value).filter(|value| is_weight(*value)).unwrap_or_else(|| {
-                self.wrong(key, "must be a number above 0");
+                self.wrong(key, &format!("{} is not a number above 0", told(&value)));
                 1.0
             }),
         }
@@ -180,7 +177,7 @@ impl<'p> Section<'p> {
             return default;
         };
         number(&value).filter(|value| range.contains(value)).unwrap_or_else(|| {
-            self.wrong(key, &format!("must be a number {in_words}"));
+            self.wrong(key, &format!("{} is not a number {in_words}", told(&value)));
             default
         })
     }
@@ -191,7 +188,8 @@ impl<'p> Section<'p> {
         if share > 0.0 {
             return share;
         }
-        self.wrong(key, "must be above 0: a target without any work would never show what it can");
+        let why = "a target without any work would never show what it can";
+        self.wrong(key, &format!("{share} is not above 0: {why}"));
         default
     }
 
@@ -344,21 +342,6 @@ impl<'p> Section<'p> {
         }
     }
 
-    /// A policy's settings, as the JSON that it gets.
-    pub(super) fn settings(&mut self, key: &'static str) -> serde_json::Value {
-        match self.take(key) {
-            None => serde_json::json!({}),
-            Some(Value::Table(table)) => serde_json::to_value(table).unwrap_or_else(|error| {
-                self.wrong(key, &format!("has no JSON form: {error}"));
-                serde_json::json!({})
-            }),
-            Some(other) => {
-                self.wrong(key, &format!("{} where a table belongs", kind(&other)));
-                serde_json::json!({})
-            }
-        }
-    }
-
     /// Notes every key that nobody asked for.
     pub(super) fn finish(self) {
         for key in self.table.keys() {
@@ -424,7 +407,15 @@ fn number(value: &Value) -> Option<f64> {
     value.as_float().or(from_integer)
 }
 
-fn kind(value: &Value) -> &'static str {
+/// A value as a message tells it: what is short as it was written, else its kind.
+pub(super) fn told(value: &Value) -> String {
+    match value {
+        Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => value.to_string(),
+        other => kind(other).to_owned(),
+    }
+}
+
+pub(super) fn kind(value: &Value) -> &'static str {
     match value {
         Value::String(_) => "a string",
         Value::Integer(_) => "a whole number",

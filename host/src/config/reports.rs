@@ -10,7 +10,7 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use toml::Value;
 
-use super::read::Section;
+use super::read::{Section, told};
 use crate::report::is_name;
 
 /// The port of reports, where nothing else is written.
@@ -178,7 +178,7 @@ impl Section<'_> {
         let value = self.take("port")?;
         let port = value.as_integer().and_then(|port| u16::try_from(port).ok());
         if port.is_none() {
-            self.wrong("port", "must be a whole number from 0 to 65535");
+            self.wrong("port", &format!("{} is not a whole number from 0 to 65535", told(&value)));
         }
         port
     }

@@ -13,12 +13,15 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
+use ureq::http::Uri;
 
 use super::nearest;
 use crate::report::is_deceptive;
 pub use query::{Fold, Label, Labels, Query, Selector, Term};
 pub use system::{Of, SystemMetric, SystemSource};
 
+/// Bytes of a URL at most: what servers take as a request's first line.
+const URL_BYTES_MAX: usize = 8_000;
 /// The words before the colon, and what follows them.
 const FORMS: [(&str, &str); 7] = [
     ("system", "system:cpu"),
@@ -224,14 +227,23 @@ pub(super) fn check_url(url: &str) -> Result<(), String> {
             false => format!("{url:?} is not a URL of the form http://host:port/path"),
         });
     };
-    let authority = rest.split(['/', '?']).next().unwrap_or_default();
-    let fits = !authority.is_empty()
-        && !authority.starts_with(':')
-        && !rest.contains(|c: char| c.is_whitespace() || is_deceptive(c));
-    if fits {
-        Ok(())
-    } else {
-        Err(format!("{url:?} is not a URL of the form http://host:port/path"))
+    let not_one = || format!("{url:?} is not a URL of the form http://host:port/path");
+    if rest.contains(|c: char| c.is_whitespace() || is_deceptive(c)) {
+        return Err(not_one());
+    }
+    if url.len() > URL_BYTES_MAX {
+        let bytes = url.len();
+        return Err(format!("a URL of {bytes} bytes: servers take {URL_BYTES_MAX} at most"));
+    }
+    // By the rules of who fetches it.
+    let read: Uri = url.parse().map_err(|error| format!("{}: {error}", not_one()))?;
+    let authority = read.authority().filter(|authority| !authority.host().is_empty());
+    let authority = authority.ok_or_else(not_one)?;
+    let port = authority.as_str().rsplit_once(':').map(|(_, port)| port);
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    match port.filter(|port| !port.ends_with(']') && !is_port(port)) {
+        Some(port) => Err(format!("{url:?}: {port:?} is not a port from 1 to 65535")),
+        None => Ok(()),
     }
 }
 

@@ -106,19 +106,19 @@ fn every_problem_is_reported_at_once_with_its_key() {
         "agent.metric[0].name: is missing",
         "agent.metric[0].source: there is no system:cpux, did you mean system:cpu?",
         "agent.metric[0].every: a whole number where a duration like \"2s\" belongs",
-        "agent.metric[0].window: must be a whole number from 1 to 3600",
+        "agent.metric[0].window: 0 is not a whole number from 1 to 3600",
         "agent.push: is off, and there are metrics or counters whose source is push",
         "agent.wieght: unknown key, did you mean weight?",
         "reports.group: \"10.0.0.1:12000\" is not a multicast address (224.0.0.0 to",
         "reports.send_to: \"http://x:1\" is not of the form",
         "reports.keys[0].id: is missing",
         "host.listen: \"everywhere\" is not an address and port",
-        "host.miss_limit: must be a whole number from 1 to 1000",
+        "host.miss_limit: 1.5 is not a whole number from 1 to 1000",
         "pool[0].formula: \"../etc\" is not a policy's name",
         "pool[0].strategy_settings: a whole number where a table belongs",
         "pool[0].health.ejection_time: \"10m\" is not between 10ms and 5m",
-        "pool[0].health.max_ejected: must be a number from 0 to 1",
-        "pool[0].health.slow_start_min: must be above 0",
+        "pool[0].health.max_ejected: 1.5 is not a number from 0 to 1",
+        "pool[0].health.slow_start_min: 0 is not above 0",
         "pool[0].health.panic: unknown key",
         "colour: unknown key (known here: agent, reports, relay, host, machine, pool)",
         "pool: two pools are named \"web\"",
@@ -184,7 +184,7 @@ fn problems_of_metrics_services_and_machines_are_named() {
     "#;
     let expected = [
         "agent.push: 10.0.0.1:14100 is not a loopback address",
-        "agent.metric[0].decay: must be a number from 1 to 1000000",
+        "agent.metric[0].decay: 0.5 is not a number from 1 to 1000000",
         "agent.metric[0].expires: \"2days\" is not between 0s and 1day",
         "agent.service[0].preset: needs an address, or the url of the page",
         "agent.service[0].in_flight: there is no source \"pull\", did you mean push?",
@@ -300,7 +300,7 @@ fn keys_of_the_wrong_shape_are_named() {
         "agent.interval: \"2h\" is not between 10ms and 1h",
     );
     check_problem("[agent]\nlabels = { a = 1 }", "agent.labels: must be a table of strings");
-    check_problem("[agent]\nweight = -1", "agent.weight: must be a number above 0");
+    check_problem("[agent]\nweight = -1", "agent.weight: -1 is not a number above 0");
 }
 
 #[test]
@@ -398,13 +398,13 @@ fn groups_are_one_or_two_and_share_a_port_with_unicast() {
     }
     for ttl in ["-1", "256"] {
         let text = format!("[host]\n[reports]\nttl = {ttl}");
-        check_problem(&text, "reports.ttl: must be a whole number from 0 to 255");
+        check_problem(&text, &format!("reports.ttl: {ttl} is not a whole number from 0 to 255"));
     }
     check_problem(
         "[host]\n[reports]\nsend_to = [\"udp://fd00::2:12000\"]",
         "reports.send_to: \"udp://fd00::2:12000\" is not of the form \"udp://host:12000\" or \"tcp://host",
     );
-    check_problem("[host]\n[reports]\nport = 65536", "reports.port: must be a whole number");
+    check_problem("[host]\n[reports]\nport = 65536", "reports.port: 65536 is not a whole number");
 }
 
 #[test]
@@ -414,7 +414,7 @@ fn relay_reads_back_and_must_not_send_where_it_hears() {
     assert_eq!(Config::parse(&config.to_toml()), Ok(config));
     let circle = "[relay]\ngroup = \"239.255.76.76:12000\"";
     check_problem(circle, "relay.group: the relay would send to the group that it hears");
-    check_problem("[relay]\nhops = 0", "relay.hops: must be a whole number from 1 to 16");
+    check_problem("[relay]\nhops = 0", "relay.hops: 0 is not a whole number from 1 to 16");
     let apart = format!("[reports]\ninterfaces = [\"a\"]\n{circle}\ninterfaces = [\"b\"]");
     assert!(Config::parse(&apart).is_ok());
 }
@@ -454,7 +454,7 @@ fn shadow_is_a_name_or_a_table() {
         ("shadow = \"../x\"", "pool[0].shadow: \"../x\" is not a policy's name"),
         ("shadow = 3", "pool[0].shadow: a whole number where a table [shadow] belongs"),
         ("shadow = { share = 0.5 }", "pool[0].shadow.policy: is missing"),
-        ("shadow = { policy = \"p\", share = 0 }", "pool[0].shadow.share: must be above 0"),
+        ("shadow = { policy = \"p\", share = 0 }", "pool[0].shadow.share: 0 is not above 0"),
         (
             "shadow = { policy = \"p\", promote = { p99 = \"1s\" } }",
             "pool[0].shadow.promote.p99: \"1s\" is not between 1us and 50ms",

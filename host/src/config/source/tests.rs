@@ -43,6 +43,16 @@ fn bad_sources_say_what_would_be_right() {
     check_refused("prometheus:http://h/m", "name a series after the URL");
     check_refused("prometheus:h/m#x", "not a URL of the form http://host:port/path");
     check_refused("prometheus:https://h/m#x", "https is not built in");
+    for url in
+        ["http://", "http:///m", "http://:80/m", "http://h<>/m", "http://fd00::7/m", "http://a b/"]
+    {
+        check_refused(&format!("prometheus:{url}#x"), "is not a URL of the form http://host:port");
+    }
+    for url in ["http://h:99999/m", "http://h:port/m", "http://[::1]:0/m"] {
+        check_refused(&format!("orca:{url}#eps"), "is not a port from 1 to 65535");
+    }
+    let long = format!("http-json:http://h/{}#/a", "x".repeat(70_000));
+    check_refused(&long, "a URL of 70009 bytes: servers take 8000 at most");
     check_refused(
         "prometheus:http://h/m#x{a=1}",
         "a value in double quotes belongs at character 5",
