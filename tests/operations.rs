@@ -159,7 +159,7 @@ async fn what_is_no_policy_is_not_taken() {
 fn announced(farm: &Farm, path: &str, length: usize) -> String {
     let mut stream = TcpStream::connect(farm.host().http_address()).unwrap();
     let head = format!(
-        "PUT {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n\
+        "PUT {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {TOKEN}\r\n\
          content-length: {length}\r\nexpect: 100-continue\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).unwrap();

@@ -130,7 +130,7 @@ fn open_request_is_finished_before_the_end() {
     process.until("machine reports");
     let address = url.trim_start_matches("http://").split('/').next().unwrap().to_owned();
     let mut open = TcpStream::connect(&address).unwrap();
-    open.write_all(b"GET /v1/target HTTP/1.1\r\nHost: loadline\r\n").unwrap();
+    open.write_all(b"GET /v1/target HTTP/1.1\r\nHost: localhost\r\n").unwrap();
     get(&url, "application/json"); // came later and is answered: the open one has been accepted
     let pid = process.child.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());

@@ -16,6 +16,7 @@ mod config_file;
 mod carriers;
 mod corpus;
 mod deployments;
+mod edge;
 mod entry;
 mod faults;
 mod feedback;

@@ -334,7 +334,7 @@ fn bench_decision(targets: usize) -> bool {
 
 /// One request and its whole answer.
 fn get_target(client: &mut TcpStream) {
-    client.write_all(b"GET /v1/target HTTP/1.1\r\nhost: h\r\n\r\n").expect("a request");
+    client.write_all(b"GET /v1/target HTTP/1.1\r\nhost: localhost\r\n\r\n").expect("a request");
     let (mut answer, mut len) = ([0; 4_096], 0);
     while !answer[..len].ends_with(b"}") {
         let read = client.read(&mut answer[len..]).expect("an answer");

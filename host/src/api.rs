@@ -3,11 +3,12 @@
 //! Handlers ask the pools, the fleet and the policies and translate; they decide nothing. [`body`]
 //! and [`decision`] are the JSON shapes, [`outcome`] reads what applications report, [`refusal`] shows
 //! whose reports are refused, [`policies`] shows policies and follows operators' wishes, [`shadow`]
-//! likewise for those in shadow, [`token`] knows who may have any, [`error`] is the one place that knows
+//! likewise for those in shadow, [`token`] knows who may have any, [`caller`] who may ask at all, [`error`] is the one place that knows
 //! status codes, [`mod@metrics`] what Prometheus reads. A request waits for its guest's deadlines at
 //! most.
 
 mod body;
+mod caller;
 mod config;
 mod decision;
 mod error;
@@ -23,11 +24,11 @@ use std::sync::{Arc, mpsc};
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{FromRequestParts, Path, RawQuery, Request, State};
-use axum::http::header::{ACCEPT, CONTENT_TYPE, HOST, ORIGIN};
+use axum::extract::{FromRequestParts, Path, RawQuery, State};
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
@@ -38,7 +39,7 @@ use crate::fleet::{Fleet, Machine};
 use crate::pick::supply::{self, Board};
 use crate::pick::{Pools, intake, pick};
 use crate::policy::{Growths, Rules, Ticker};
-use crate::serve::is_own_name;
+use crate::serve::Names;
 use error::ApiError;
 pub use error::too_slow;
 pub use token::AdminToken;
@@ -66,6 +67,8 @@ pub struct View {
     pub supply: Mutex<mpsc::Sender<supply::Event>>,
     /// Who may change something; `None`: nobody.
     pub admin: RwLock<Option<AdminToken>>,
+    /// By which names clients may ask.
+    pub names: RwLock<Names>,
     /// What makes policies' deadlines work.
     pub ticker: Ticker,
     /// How often policies' guests got more memory.
@@ -117,27 +120,8 @@ pub fn router(view: Arc<View>) -> Router {
         .route("/metrics", get(metrics))
         .fallback(|| async { ApiError::no_such_call() })
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
-        .layer(from_fn(refuse_web_pages))
+        .layer(from_fn_with_state(Arc::clone(&view), caller::check))
         .with_state(view)
-}
-
-/// A page that somebody visits must change nothing here.
-async fn refuse_web_pages(request: Request, next: Next) -> Response {
-    if !request.method().is_safe() && is_from_elsewhere(request.headers()) {
-        return ApiError::web_page().into_response();
-    }
-    next.run(request).await
-}
-
-/// Browsers say where a page is from. Only one from this very address is ours, and none under a name
-/// that was made to lead here.
-fn is_from_elsewhere(headers: &HeaderMap) -> bool {
-    let text = |name| headers.get(name).map(|text| text.to_str().unwrap_or("?"));
-    let host = text(HOST);
-    text(ORIGIN).is_some_and(|origin| {
-        let from = origin.strip_prefix("http://").filter(|from| is_own_name(from));
-        from.is_none() || from != host
-    })
 }
 
 async fn target(

@@ -7,6 +7,7 @@
 mod agent;
 mod change;
 mod document;
+mod host;
 mod keys;
 mod limits;
 mod machine;
@@ -25,7 +26,6 @@ mod state;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -36,10 +36,13 @@ use sha2::{Digest, Sha256};
 use crate::report::gate::SKEW_MAX;
 use crate::report::is_name;
 use agent::agent;
+pub(crate) use agent::host_name;
 pub use agent::{AgentConfig, PushAddress, ServiceConfig};
 pub use change::{Change, changes};
 use document::Document;
 pub use document::{Place, VARIABLE_PREFIX};
+pub use host::HostConfig;
+use host::host;
 pub use keys::{AllowConfig, KeyConfig, Secret, SecretSource};
 pub use limits::{LimitsConfig, PolicyConfig, Wasi};
 pub use machine::MachineConfig;
@@ -156,58 +159,6 @@ impl ReportsConfig {
         let Self { farm, tcp, receive_buffer, silence, keys, max_skew, allow, .. } = self.clone();
         let rest = other.clone();
         *self == Self { farm, tcp, receive_buffer, silence, keys, max_skew, allow, ..rest }
-    }
-}
-
-/// `[host]`
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct HostConfig {
-    /// Where HTTP is served.
-    pub listen: SocketAddr,
-    /// Allows a `listen` address that other machines reach, without TLS.
-    pub insecure: bool,
-    /// Where policies are dropped.
-    pub policies: PathBuf,
-    /// Missed reports after which a machine is gone (plus half an interval).
-    pub miss_limit: u32,
-    /// Picks whose reasons are remembered; 0: none.
-    pub decisions: usize,
-    /// How long the generation of a removed policy file is used on.
-    #[serde(serialize_with = "as_text")]
-    pub removal_grace: Duration,
-    /// Holds the token that calls which change something need; empty: those calls are off.
-    pub admin_token_file: PathBuf,
-    /// Whose signatures policy files need.
-    pub signatures: SignaturesConfig,
-    /// What every policy may use.
-    pub limits: LimitsConfig,
-    /// What is wanted of single policies.
-    #[serde(rename = "policy")]
-    pub by_policy: Vec<PolicyConfig>,
-}
-
-impl HostConfig {
-    /// Reads the admin token; `None`: there is none.
-    ///
-    /// # Errors
-    /// Its file cannot be used.
-    pub fn admin_token(&self) -> Result<Option<Vec<u8>>, ConfigError> {
-        let file = &self.admin_token_file;
-        if file.as_os_str().is_empty() {
-            return Ok(None);
-        }
-        let least = crate::report::auth::SECRET_BYTES_MIN;
-        let token = std::fs::read(file).map_err(|error| error.to_string()).and_then(|bytes| {
-            let token = bytes.trim_ascii();
-            let is_long = token.len() >= least;
-            is_long
-                .then(|| token.to_vec())
-                .ok_or_else(|| format!("it is shorter than {least} bytes"))
-        });
-        token.map(Some).map_err(|what| {
-            let what = format!("cannot use {}: {what}", file.display());
-            Problem::new("host.admin_token_file", what).into()
-        })
     }
 }
 
@@ -421,23 +372,6 @@ impl Default for ReportsConfig {
     }
 }
 
-impl Default for HostConfig {
-    fn default() -> Self {
-        Self {
-            listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 14_000),
-            insecure: false,
-            policies: PathBuf::from("policies"),
-            miss_limit: 3,
-            removal_grace: Duration::from_secs(10),
-            admin_token_file: PathBuf::new(),
-            decisions: 1_024,
-            signatures: SignaturesConfig::default(),
-            limits: LimitsConfig::default(),
-            by_policy: Vec::new(),
-        }
-    }
-}
-
 impl Config {
     /// Reads and checks a file.
     ///
@@ -604,39 +538,6 @@ fn reports(mut section: Section<'_>) -> ReportsConfig {
         keys: section.sections("keys").into_iter().flatten().map(keys::key).collect(),
         max_skew: section.duration("max_skew", default.max_skew, Duration::ZERO..=SKEW_MAX),
         allow: section.sections("allow").into_iter().flatten().map(keys::allow).collect(),
-    };
-    section.finish();
-    config
-}
-
-fn host(mut section: Section<'_>) -> HostConfig {
-    let default = HostConfig::default();
-    let limits = section.section("limits").map_or_else(LimitsConfig::default, limits::limits);
-    let by_policy = section.sections("policy").into_iter().flatten();
-    let by_policy = by_policy.map(|section| limits::policy(section, &limits)).collect();
-    let config = HostConfig {
-        listen: section.parsed(
-            "listen",
-            default.listen,
-            "an address and port, \"127.0.0.1:14000\"",
-        ),
-        insecure: section.boolean("insecure", default.insecure),
-        policies: section.string("policies").map_or(default.policies, PathBuf::from),
-        miss_limit: section.integer("miss_limit", default.miss_limit, 1..=MISS_LIMIT_MAX),
-        decisions: section.integer("decisions", default.decisions, 0..=DECISIONS_MAX),
-        removal_grace: section.duration(
-            "removal_grace",
-            default.removal_grace,
-            Duration::ZERO..=REMOVAL_GRACE_MAX,
-        ),
-        admin_token_file: section
-            .string("admin_token_file")
-            .map_or(default.admin_token_file, PathBuf::from),
-        signatures: section
-            .section("signatures")
-            .map_or_else(SignaturesConfig::default, signatures::signatures),
-        limits,
-        by_policy,
     };
     section.finish();
     config

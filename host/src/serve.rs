@@ -33,7 +33,7 @@ use tokio::time::timeout;
 
 use crate::listen::{self, Families};
 use accept::Acceptor;
-pub use name::is_own_name;
+pub use name::{Misled, Names};
 pub use stream::Listener;
 
 /// Connections of one server at most, and one in so many files that the process may open.

@@ -1,6 +1,7 @@
 //! What applications push into a running agent, over its Unix socket and over loopback.
 
 use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -27,6 +28,11 @@ fn ask(socket: &Path, head: &str, body: &str) -> (u16, String) {
     let request = format!(
         "{head} HTTP/1.1\r\nhost: agent\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
     );
+    send(&mut stream, &request)
+}
+
+/// Status and body of the answer to a request.
+fn send(stream: &mut (impl Read + Write), request: &str) -> (u16, String) {
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -154,6 +160,44 @@ async fn what_was_pushed_outlives_a_change_of_the_configuration() {
         push("/v1/services/web", r#"{"completed": {"add": 1}, "in_flight": {"add": -1}}"#);
         let all = ear.until("one less", |report| report.counts("web") == (3, 1, 1));
         assert_eq!(all.value("sessions"), Some(3.0));
+    });
+    agent.stop().await;
+}
+
+/// O-E12 again: over loopback a page whose name leads here could push, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn applications_push_over_loopback_by_names_of_this_machine() {
+    // An address of this machine that nobody else listens on, and a port that is free there.
+    let id = std::process::id();
+    let here = Ipv4Addr::new(127, 77, (id >> 8 & 0xff) as u8, (id & 0xff) as u8);
+    let address = TcpListener::bind((here, 0)).unwrap().local_addr().unwrap();
+    let (folder, ear) = (tempfile::tempdir().unwrap(), Ear::open());
+    let unix = folder.path().join("push");
+    let text =
+        config(&unix, &ear).replace(&format!("unix:{}", unix.display()), &address.to_string());
+    let agent = start(&text).await;
+    let push = |hosts: &[&str]| {
+        let begin = Instant::now();
+        let mut stream = loop {
+            match TcpStream::connect(address) {
+                Ok(stream) => break stream,
+                Err(error) => assert!(begin.elapsed() < PATIENCE, "{error}"),
+            }
+        };
+        let hosts: String = hosts.iter().map(|host| format!("host: {host}\r\n")).collect();
+        let body = "{\"sessions\": 3}";
+        let length = body.len();
+        let head = format!("POST /v1/metrics HTTP/1.1\r\n{hosts}content-length: {length}\r\n");
+        send(&mut stream, &format!("{head}connection: close\r\n\r\n{body}")).0
+    };
+    tokio::task::block_in_place(|| {
+        for hosts in [&["evil.example"][..], &["localhost", "evil.example"]] {
+            assert_eq!(push(hosts), 403, "{hosts:?}");
+        }
+        for host in [&*address.to_string(), "localhost:14100", "[::1]"] {
+            assert_eq!(push(&[host]), 204, "{host}");
+        }
+        ear.until("what was pushed", |report| report.value("sessions") == Some(3.0));
     });
     agent.stop().await;
 }

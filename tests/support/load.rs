@@ -169,7 +169,7 @@ impl Client {
     /// # Errors
     /// Any other answer.
     pub(crate) fn target(&mut self, query: &str) -> Result<&str, String> {
-        let head = format!("GET /v1/target{query} HTTP/1.1\r\nhost: h\r\n\r\n");
+        let head = format!("GET /v1/target{query} HTTP/1.1\r\nhost: localhost\r\n\r\n");
         self.stream.write_all(head.as_bytes()).unwrap();
         self.answer.clear();
         let mut part = [0; 4_096];

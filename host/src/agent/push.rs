@@ -4,13 +4,14 @@
 //! `push`; `POST /v1/services/NAME` does the same with a service's metrics and its counters
 //! (`accepted`, `completed`, `in_flight`). One request is taken whole or refused whole. `GET
 //! /v1/metrics` shows how every metric stands. Requests of web pages (with an `Origin`, or to a host that is
-//! neither an address nor `localhost`) are refused: a page that somebody visits must not change what this
+//! neither an address nor a name of this machine) are refused: a page that somebody visits must not change what this
 //! machine reports. What a client may take is bounded ([`limits`]), so that none keeps the others out.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path as FilePath;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -26,9 +27,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::{Change, Event, Place, Standing};
-use crate::config::{AgentConfig, MetricConfig, MetricSource, PushAddress, SourceKind, nearest};
+use crate::config::{
+    AgentConfig, MetricConfig, MetricSource, PushAddress, SourceKind, host_name, nearest,
+};
 use crate::listen::{self, Families};
-use crate::serve::{Limits, Listener, Server, is_own_name};
+use crate::serve::{Limits, Listener, Names as ServerNames, Server};
 
 /// Bytes of a push at most: a few hundred names with numbers.
 const BODY_BYTES_MAX: usize = 64 << 10;
@@ -61,7 +64,8 @@ impl Pushes {
         };
         let mut router = router(Taken { names: Names::new(config).into(), events: events.clone() });
         if is_by_address {
-            router = router.layer(middleware::from_fn(refuse_other_names));
+            let names = Arc::new(ServerNames::listed([&*host_name()]));
+            router = router.layer(middleware::from_fn_with_state(names, refuse_other_names));
         }
         let address = config.push.clone();
         let (stop, mut stopped) = oneshot::channel();
@@ -142,7 +146,7 @@ fn bind_unix(path: &FilePath) -> io::Result<UnixListener> {
 /// What may be pushed, and where it goes.
 #[derive(Clone)]
 struct Taken {
-    names: std::sync::Arc<Names>,
+    names: Arc<Names>,
     events: mpsc::Sender<Event>,
 }
 
@@ -201,9 +205,12 @@ async fn refuse_web_pages(request: Request, next: Next) -> Response {
 }
 
 /// A page whose name was made to lead to this machine asks by that name.
-async fn refuse_other_names(request: Request, next: Next) -> Response {
-    let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("?"));
-    if host.is_some_and(|host| !is_own_name(host)) {
+async fn refuse_other_names(
+    State(names): State<Arc<ServerNames>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if names.check(&request).is_err() {
         return Refused::web_page().into_response();
     }
     next.run(request).await

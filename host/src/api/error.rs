@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::pick::PickError;
 use crate::pick::feedback::{FeedbackError, Untraced};
 use crate::policy::WishError;
+use crate::serve::Misled;
 
 /// Seconds after which a client without a target may ask again: a machine that starts has reported
 /// by then.
@@ -141,6 +142,20 @@ impl ApiError {
         let message = "web pages from elsewhere may change nothing here";
         Self::new(StatusCode::FORBIDDEN, "web_page", message)
             .hint("ask from a program, without the header Origin")
+    }
+
+    pub(super) fn misled(misled: Misled) -> Self {
+        match misled {
+            Misled::Name(name) => {
+                let message = format!("this host does not go by the name {name:?}");
+                Self::new(StatusCode::FORBIDDEN, "other_name", message)
+                    .hint("ask by address, or write the name into host.names")
+            }
+            Misled::Twice => {
+                let message = "the request has more than one header Host";
+                Self::new(StatusCode::BAD_REQUEST, "bad_request", message).hint("send one")
+            }
+        }
     }
 
     pub(super) fn not_utf8(what: &str) -> Self {

@@ -180,7 +180,8 @@ fn service(mut section: Section<'_>) -> ServiceConfig {
     config
 }
 
-fn host_name() -> String {
+/// The system's name of this machine; `localhost` where it has none to use.
+pub(crate) fn host_name() -> String {
     let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     name.filter(|name| is_name(name)).unwrap_or_else(|| "localhost".to_owned())
 }

@@ -24,7 +24,7 @@ use crate::pick::score::Scorers;
 use crate::pick::supply::{self, Supply};
 use crate::policy::{Growths, Limits, PolicyEngine, Rules, Ticker};
 use crate::report::Keyring;
-use crate::serve::{self, Server};
+use crate::serve::{self, Names, Server};
 use crate::transport::{Batch, Connections, Inlet, Place, Room, Status};
 
 /// Time for open requests to finish when the host stops.
@@ -100,6 +100,7 @@ impl Host {
             transport,
             config: state,
             supply: Mutex::new(supply_events.clone()),
+            names: RwLock::new(Names::of(config)),
             admin: RwLock::new(config.admin_token()?.map(|token| AdminToken::new(&token))),
             ticker,
             growths,
@@ -173,6 +174,7 @@ impl Host {
         }
         problems.extend(self.supply_with(config, pools).await.err());
         self.config = HostConfig { listen: self.config.listen, ..config.clone() };
+        *self.view.names.write() = Names::of(&self.config);
         problems
     }
 
