@@ -4,6 +4,8 @@ use std::path::Path;
 
 #[path = "../host/fuzz/oracles.rs"]
 mod oracles;
+#[path = "../host/fuzz/policies.rs"]
+mod policies;
 
 /// Every kept input of a target, by name.
 fn each(target: &str, check: impl Fn(&[u8])) {
@@ -46,4 +48,14 @@ fn every_key_is_in_a_kept_configuration() {
     });
     let missing: Vec<_> = keys.filter(|key| !is_written(key)).collect();
     assert!(missing.is_empty(), "write them into every-key or every-key-of-a-host: {missing:?}");
+}
+
+#[test]
+fn kept_formula_texts_are_compiled_or_refused() {
+    each("formula", policies::formula);
+}
+
+#[test]
+fn kept_policy_files_start_or_are_refused() {
+    each("module", policies::module);
 }
