@@ -5,6 +5,7 @@
 //!   LOADLINE_STRAIN=20 cargo test -p loadline-tests strain -- --nocapture --test-threads 1
 
 mod compile;
+mod misbehaving;
 mod reloads;
 
 use std::collections::BTreeMap;

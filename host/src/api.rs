@@ -15,6 +15,7 @@ mod error;
 mod metrics;
 mod outcome;
 mod policies;
+mod pool;
 mod refusal;
 mod shadow;
 mod token;
@@ -177,8 +178,9 @@ async fn one_decision(
     Ok(Json(decision::Decision::of(&view.pools, &decision).with_gone(gone)))
 }
 
-async fn pools(State(view): State<Arc<View>>) -> Json<Vec<body::Pool>> {
-    Json(view.pools.all().iter().map(|pool| body::Pool::of(pool)).collect())
+async fn pools(State(view): State<Arc<View>>) -> Json<Vec<pool::Pool>> {
+    let now_ms = view.pools.clock().now_ms();
+    Json(view.pools.all().iter().map(|pool| pool::Pool::of(pool, now_ms)).collect())
 }
 
 async fn machines(State(view): State<Arc<View>>) -> Json<Vec<body::Machine>> {

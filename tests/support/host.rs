@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use loadline::report::{Keyring, wire};
+use loadline::report::{Keyring, Report, wire};
 use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -118,15 +118,19 @@ impl HostProcess {
         std::fs::rename(temporary, policies.join(name)).unwrap();
     }
 
+    /// Sends a report, and waits for nothing.
+    pub(crate) fn send(&self, report: &Report<'_>) {
+        let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+        let bytes = wire::encode(std::slice::from_ref(report), &Keyring::default()).unwrap();
+        socket.send_to(&bytes, ("127.0.0.1", self.report_port)).unwrap();
+    }
+
     /// Sends a report of each machine with this CPU load, and waits until it is applied.
     pub(crate) async fn report(&self, seq: u64, machines: &[(&str, f64)]) {
-        let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
         let before = self.metric("loadline_reports_total");
         for (machine, cpu) in machines {
             let metrics = [("cpu", *cpu), ("memory", 0.5)];
-            let report = loadline::report::Report { seq, ..report(machine, &metrics) };
-            let bytes = wire::encode(&[report], &Keyring::default()).unwrap();
-            socket.send_to(&bytes, ("127.0.0.1", self.report_port)).unwrap();
+            self.send(&Report { seq, ..report(machine, &metrics) });
         }
         let all = before + machines.len() as u64;
         self.until("the reports", |host| host.metric("loadline_reports_total") == all).await;

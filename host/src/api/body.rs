@@ -4,18 +4,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use super::error::ApiError;
-use super::shadow::Brief;
 use crate::fleet;
 use crate::pick::lease::{LEASE_MAX, LEASE_MIN};
 use crate::pick::pool::{self, TargetStatus};
 use crate::pick::{Answer, PickRequest, Picked, Pools, TARGETS_MAX};
-use crate::policy::{Decider, Generation, Kind};
+use crate::policy::{Decider, Kind};
 use crate::report::State;
 
 /// Parameters of the contract whose behaviour comes with sessions and constraints.
@@ -167,91 +165,6 @@ fn url(address: &str) -> String {
 
 pub(super) fn finite(number: f64) -> Option<f64> {
     number.is_finite().then_some(number)
-}
-
-/// `GET /v1/pools`
-#[derive(Serialize)]
-pub(super) struct Pool {
-    pub(super) name: String,
-    service: String,
-    targets: usize,
-    eligible: usize,
-    /// Ready for work and left out for what applications say of them.
-    ejected: usize,
-    /// True: ejections are ignored because too few targets would be left.
-    panic: bool,
-    leases: usize,
-    picks: Picks,
-    bad_loads: u64,
-    pub(super) formula: PoolPolicy,
-    pub(super) strategy: PoolPolicy,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    shadow: Option<Brief>,
-}
-
-#[derive(Serialize)]
-struct Picks {
-    by_strategy: u64,
-    native: u64,
-    nobody_eligible: u64,
-    /// Because the strategy did not serve (`on_fault = "refuse"`).
-    refused: u64,
-}
-
-/// One of a pool's two policies.
-#[derive(Serialize)]
-pub(super) struct PoolPolicy {
-    /// As configured.
-    pub(super) policy: Arc<str>,
-    state: &'static str,
-    /// `name@generation`; of another policy until the configured one has started.
-    serving: Option<String>,
-    pub(super) generation: Option<String>,
-    /// Generations that failed too often here.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) quarantined: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trouble: Option<Arc<str>>,
-    faults: u64,
-    swaps: u64,
-}
-
-impl Pool {
-    pub(super) fn of(pool: &pool::Pool) -> Self {
-        let policy = |kind| {
-            let status = pool.status(kind);
-            PoolPolicy {
-                policy: pool.policy_name(kind),
-                state: if status.serving.is_some() { "active" } else { "native" },
-                serving: status.serving.as_ref().map(Decider::to_string),
-                generation: status.serving.map(|decider| decider.generation.to_string()),
-                quarantined: status.quarantined.iter().map(Generation::to_string).collect(),
-                trouble: status.trouble,
-                faults: status.faults,
-                swaps: status.swaps,
-            }
-        };
-        let (counts, tally) = (pool.counts(), pool.tally());
-        Self {
-            name: pool.name().to_owned(),
-            service: pool.service().to_owned(),
-            targets: tally.targets,
-            eligible: tally.eligible,
-            ejected: tally.ejected,
-            panic: pool.is_panic(),
-            leases: tally.leases,
-            picks: Picks {
-                by_strategy: counts.by_guest.load(Ordering::Relaxed),
-                native: counts.by_native.load(Ordering::Relaxed),
-                nobody_eligible: counts.nobody.load(Ordering::Relaxed),
-                refused: counts.refused.load(Ordering::Relaxed),
-            },
-            bad_loads: counts.bad_loads.load(Ordering::Relaxed),
-            formula: policy(Kind::Formula),
-            strategy: policy(Kind::Strategy),
-            shadow: pool.shadow().map(|shown| Brief::of(pool.name(), &shown)),
-        }
-    }
 }
 
 /// The targets of all pools by machine.

@@ -166,6 +166,7 @@ fn pools(view: &View) -> Vec<Family> {
     let mut picks = family("picks", "Picks by who chose", true);
     let mut nobody = family("picks_unanswered", "Requests without an eligible target", true);
     let mut targets = family("targets", "Targets of a pool", false);
+    let mut loads = family("loads", "Loads by whose they are", true);
     let mut bad_loads = family("bad_loads", "Loads that were NaN, infinite or negative", true);
     let mut faults = family("policy_faults", "Faults of a pool's guests", true);
     let mut swaps = family("policy_swaps", "Swaps of a pool's policy", true);
@@ -176,6 +177,8 @@ fn pools(view: &View) -> Vec<Family> {
         let by = |by: &str| vec![of_pool(), ("by", by.to_owned())];
         picks.samples.push((by("strategy"), count(&pool.counts().by_guest)));
         picks.samples.push((by("native"), count(&pool.counts().by_native)));
+        loads.samples.push((by("formula"), count(&pool.counts().by_formula)));
+        loads.samples.push((by("last_good"), count(&pool.counts().last_good)));
         nobody.samples.push((vec![of_pool()], count(&pool.counts().nobody)));
         bad_loads.samples.push((vec![of_pool()], count(&pool.counts().bad_loads)));
         let (known, eligible) = (pool.targets(), pool.eligible());
@@ -191,7 +194,7 @@ fn pools(view: &View) -> Vec<Family> {
             native.samples.push((labels, u64::from(status.serving.is_none())));
         }
     }
-    vec![picks, nobody, targets, bad_loads, faults, swaps, native]
+    vec![picks, nobody, targets, loads, bad_loads, faults, swaps, native]
 }
 
 /// What comes back after picks.

@@ -15,7 +15,7 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::body::{Pool, PoolPolicy};
+use super::pool::{Pool, PoolPolicy};
 use super::shadow::{self, Brief};
 use super::{ApiError, Name, View};
 use crate::config::is_policy_name;
@@ -123,9 +123,10 @@ struct Use {
 impl Policy {
     fn of(name: &Arc<str>, entry: &Entry, view: &View) -> Self {
         let (pools, shadows) = (&view.pools, shadow::briefs(view, name));
+        let now_ms = pools.clock().now_ms();
         let uses = |pool: &Arc<pool::Pool>| {
             let steps = |kind| pool.status(kind).steps.iter().map(Taken::of).collect();
-            let Pool { name: pool_name, formula, strategy, .. } = Pool::of(pool);
+            let Pool { name: pool_name, formula, strategy, .. } = Pool::of(pool, now_ms);
             let both = [(Kind::Formula, formula), (Kind::Strategy, strategy)];
             let named = both.into_iter().filter(|(_, policy)| *policy.policy == **name);
             let used = named.map(|(kind, policy)| Use {

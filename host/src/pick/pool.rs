@@ -6,8 +6,9 @@
 //! is bounded by its deadlines. Table and guest change together under the guest's lock: an answer that
 //! does not fit the table is the guest's fault. Here is what a request does; [`feed`] is what the guest
 //! is told of reports, [`notes`] what it is told between reports, [`policies`] which policies serve,
-//! [`listen`] what a shadow hears.
+//! [`counts`] how much they were stood in for, [`listen`] what a shadow hears.
 
+mod counts;
 mod feed;
 mod listen;
 mod notes;
@@ -32,6 +33,8 @@ use super::{PickRequest, Picked, TARGETS_MAX, key_hash};
 use crate::config::{OnFault, PoolConfig};
 use crate::policy::guest::Request;
 use crate::policy::{CallError, Decider, Kind, StrategyGuest};
+use counts::Looks;
+pub use counts::{Answers, Counts};
 pub(super) use feed::{HOSTS, log_restored};
 pub use policies::PolicyStatus;
 use policies::{BUSY, NO_ANSWER};
@@ -63,28 +66,11 @@ pub struct Pool {
     /// What is shown of each policy; locked last and for moments.
     statuses: [Mutex<PolicyStatus>; 2],
     counts: Counts,
+    /// At the counts, at times.
+    looks: Mutex<Looks>,
     supply: Sender<Event>,
     /// What is shown of the policy that is tried beside one of its two.
     shadow: Mutex<Option<Arc<Shown>>>,
-}
-
-/// What was answered how often.
-#[derive(Debug, Default)]
-pub struct Counts {
-    /// Picks that the strategy's guest chose.
-    pub by_guest: AtomicU64,
-    /// Picks that were chosen natively.
-    pub by_native: AtomicU64,
-    /// Requests without an eligible target.
-    pub nobody: AtomicU64,
-    /// Requests that were refused because the strategy did not serve.
-    pub refused: AtomicU64,
-    /// Loads that were NaN, infinite or negative.
-    pub bad_loads: AtomicU64,
-    /// Outcomes of its targets: successes.
-    pub served: AtomicU64,
-    /// And failures.
-    pub failed: AtomicU64,
 }
 
 /// A request as the guest and the table understand it.
@@ -164,6 +150,7 @@ impl Pool {
             has_news: AtomicBool::new(false),
             statuses: [Mutex::default(), Mutex::default()],
             counts: Counts::default(),
+            looks: Mutex::default(),
             supply,
             shadow: Mutex::default(),
         }
@@ -246,12 +233,6 @@ impl Pool {
         }
     }
 
-    /// What was answered how often.
-    #[must_use]
-    pub fn counts(&self) -> &Counts {
-        &self.counts
-    }
-
     /// The strategy's ranked choice, each target checked; or why the guest did not choose.
     pub(super) fn ask_guest(
         &self,
@@ -303,19 +284,6 @@ impl Pool {
             self.has_news.store(true, Ordering::Release);
         }
         hand_out(&mut table, &chosen, ask, true, scene)
-    }
-
-    pub(super) fn count(&self, by_guest: bool, nobody: bool) {
-        let counter = match (nobody, by_guest) {
-            (true, _) => &self.counts.nobody,
-            (false, true) => &self.counts.by_guest,
-            (false, false) => &self.counts.by_native,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn count_refused(&self) {
-        self.counts.refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Asks the guest for `n` different targets, best first. What was chosen before a fault is good.
@@ -402,10 +370,6 @@ impl Pool {
             slots.iter().filter_map(|slot| table.view(*slot, now_ms)).collect()
         };
         guest.update(now_ms, HOSTS, &views)
-    }
-
-    pub(super) fn count_bad_loads(&self, count: u64) {
-        self.counts.bad_loads.fetch_add(count, Ordering::Relaxed);
     }
 }
 

@@ -268,19 +268,19 @@ impl Scorer {
     /// Writes the loads into the rows that have all metrics: the given one if it is good, else the
     /// target's last good one.
     fn settle(&mut self, batch: &mut Batch, loads: Option<&[f64]>) {
-        let mut bad = 0;
+        let (mut last_good, mut bad) = (0, 0);
         for (place, index) in batch.whole.iter().enumerate() {
             let (slot, fresh) = &mut batch.rows[*index];
             let Some(Some(scored)) = self.targets.get_mut(*slot as usize) else { continue };
             match loads.map(|loads| loads[place]) {
                 // Minus zero becomes zero.
                 Some(load) if load.is_finite() && load >= 0.0 => scored.last_good = load + 0.0,
-                Some(_) => bad += 1,
-                None => {} // no formula now
+                Some(_) => (last_good, bad) = (last_good + 1, bad + 1),
+                None => last_good += 1, // no formula now
             }
             fresh.load = scored.last_good;
         }
-        self.pool.count_bad_loads(bad);
+        self.pool.count_loads(batch.whole.len() as u64, last_good, bad);
         self.complain(batch);
     }
 

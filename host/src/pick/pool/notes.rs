@@ -54,6 +54,7 @@ impl Pool {
 
     /// Does what time brings and tells the guest what is noted; whether there was anything.
     pub(in crate::pick) fn tend(&self, now_ms: u64) -> bool {
+        self.look(now_ms);
         while self.table.lock().tend(now_ms) {}
         let has_noted = self.table.lock().has_noted(Noted::Soon);
         if has_noted {
