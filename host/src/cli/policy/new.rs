@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Failure;
+use crate::config::PoolConfig;
 use crate::policy::Kind;
 
 const MANIFEST: &str = include_str!("template/manifest.toml");
@@ -51,9 +52,10 @@ pub(super) fn new(arguments: &Arguments) -> Result<String, Failure> {
         return Err(Failure::Usage(format!("{} is there already", folder.display())));
     }
     let sdk = sdk.clone().map_or_else(|| near(&folder), |sdk| given(&sdk).map(Some))?;
-    let (kind, template) = match kind {
-        Wanted::Formula => (Kind::Formula, FORMULA),
-        Wanted::Strategy => (Kind::Strategy, STRATEGY),
+    let default = PoolConfig::new("default");
+    let (kind, template, default) = match kind {
+        Wanted::Formula => (Kind::Formula, FORMULA, default.formula),
+        Wanted::Strategy => (Kind::Strategy, STRATEGY, default.strategy),
     };
     let dependency = match &sdk {
         Some(sdk) => format!("{{ path = {:?} }}", sdk.display().to_string()),
@@ -71,8 +73,8 @@ pub(super) fn new(arguments: &Arguments) -> Result<String, Failure> {
     Ok(format!(
         "{kind} {name} is in {0}: src/lib.rs decides, its tests run natively\n\n  \
          cd {0}\n  cargo test\n  cargo build --release --target wasm32-unknown-unknown\n  \
-         loadline policy check {built}\n\nand copy that file as {name}.wasm into the host's policies folder; \
-         a pool uses it\nby {kind} = {name:?}.",
+         loadline policy check {built}\n\nDrop that file into the host's policies folder: as {default}.wasm \
+         it takes the default {kind}'s place,\nas {name}.wasm it is for pools with {kind} = {name:?}.",
         folder.display()
     ))
 }
