@@ -8,8 +8,8 @@ use loadline_sdk::{Slot, math};
 
 /// The level is found again after this share of the targets has changed.
 const CHANGED_SHARE: usize = 4;
-/// How much higher the level may be than the last one, to be found among fewer targets.
-const NEAR: f64 = 1.25;
+/// A height that a step brings down by less than this is found.
+const ENOUGH: f64 = 0.99;
 /// 2^32, the end of what 32 random bits say.
 const RANDOM_END: f64 = 4_294_967_296.0;
 /// Draws before the best one is taken instead.
@@ -23,14 +23,13 @@ pub(crate) struct Level {
     level_ms: f64,
     /// Those that may still have room.
     below: Vec<Slot>,
-    /// The most room that one of them had.
+    /// The most room that one of them had, and the highest rate: no room is more than either allows.
     deepest: f64,
+    fastest: f64,
     /// How high above its time the level was when it was found.
     height_ms: f64,
     /// Changes since it was found.
     changes: usize,
-    /// Delay and rate of those that may be below, while the level is looked for.
-    candidates: Vec<(f64, f64, Slot)>,
 }
 
 /// When a target is free, and how many requests it takes a millisecond; 0: it may not be chosen.
@@ -71,6 +70,8 @@ impl Level {
         if self.below.is_empty() || is_old {
             self.find(now_ms, picks);
         }
+        // Room shrinks with time, so that draws by what it was would miss more and more.
+        let most = self.deepest.min(self.fastest * (self.level_ms - now_ms));
         let (mut random, mut last) = (random, None);
         for _ in 0..TRIES {
             random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
@@ -81,7 +82,7 @@ impl Level {
             };
             let Queue { free_ms, rate } = self.queues[slot.index()];
             let room = rate * (self.level_ms - free_ms.max(now_ms));
-            if f64::from(share) * self.deepest < room * RANDOM_END {
+            if f64::from(share) * most < room * RANDOM_END {
                 return Some(*slot);
             }
             if room > 0.0 {
@@ -103,50 +104,56 @@ impl Level {
     }
 
     /// The level: the sum of rate × (level - free) over all targets below it is `picks`. Cost O(n).
+    ///
+    /// Newton's method on a convex function of the height, which comes from above after its first
+    /// step; it starts from the last height, which is mostly near.
     fn find(&mut self, now_ms: f64, picks: f64) {
-        // Mostly it is near the last one, and those far above need not be looked at twice.
-        let near = NEAR * self.height_ms;
-        if !self.find_below(near, now_ms, picks) {
-            self.find_below(f64::INFINITY, now_ms, picks);
+        let mut height = self.next_height(self.height_ms, now_ms, picks);
+        loop {
+            let next = self.find_below(height, now_ms, picks);
+            if next >= height * ENOUGH || self.below.is_empty() {
+                break;
+            }
+            height = next;
         }
-        self.level_ms = now_ms + self.height_ms;
+        (self.height_ms, self.level_ms) = (height, now_ms + height);
         self.changes = 0;
-        self.below.clear();
-        self.deepest = 0.0;
-        for (delay, rate, slot) in &self.candidates {
-            self.deepest = self.deepest.max(rate * (self.height_ms - delay));
-            self.below.push(*slot);
-        }
     }
 
-    /// The height and the `candidates` below it, if it is not above `near`. Newton's method from above
-    /// on a convex function: it falls to the root in a few steps.
-    fn find_below(&mut self, near: f64, now_ms: f64, picks: f64) -> bool {
-        self.candidates.clear();
-        let (mut filled, mut rates) = (picks, 0.0);
-        for (slot, queue) in (0..).map(Slot).zip(&self.queues) {
-            let delay = (queue.free_ms - now_ms).max(0.0);
-            if delay < near && queue.rate > 0.0 {
-                (filled, rates) = (filled + delay * queue.rate, rates + queue.rate);
-                self.candidates.push((delay, queue.rate, slot));
+    /// A step of Newton's method from a height; from one that nobody is below, the first step.
+    fn next_height(&self, height: f64, now_ms: f64, picks: f64) -> f64 {
+        let step = |height: f64| {
+            let (mut filled, mut rates) = (picks, 0.0);
+            for Queue { free_ms, rate } in &self.queues {
+                let delay = later(free_ms - now_ms, 0.0);
+                let rate = if delay < height { *rate } else { 0.0 };
+                (filled, rates) = (filled + delay * rate, rates + rate);
             }
-        }
-        let mut height = f64::INFINITY;
-        while !self.candidates.is_empty() && filled / rates < height {
-            height = filled / rates;
-            if height > near {
-                return false;
-            }
-            (filled, rates) = (picks, 0.0);
-            self.candidates.retain(|(delay, rate, _)| {
-                let is_below = *delay < height;
-                if is_below {
-                    (filled, rates) = (filled + delay * rate, rates + rate);
-                }
-                is_below
-            });
-        }
-        self.height_ms = height;
-        height.is_finite()
+            filled / rates
+        };
+        let next = step(height);
+        if next.is_finite() { next } else { step(f64::INFINITY) }
     }
+
+    /// Those below the height, and a step of Newton's method from it.
+    fn find_below(&mut self, height: f64, now_ms: f64, picks: f64) -> f64 {
+        self.below.clear();
+        (self.deepest, self.fastest) = (0.0, 0.0);
+        let (mut filled, mut rates) = (picks, 0.0);
+        for (slot, Queue { free_ms, rate }) in (0..).map(Slot).zip(&self.queues) {
+            let delay = later(free_ms - now_ms, 0.0);
+            if delay < height && *rate > 0.0 {
+                (filled, rates) = (filled + delay * rate, rates + rate);
+                self.deepest = later(self.deepest, rate * (height - delay));
+                self.fastest = later(self.fastest, *rate);
+                self.below.push(slot);
+            }
+        }
+        filled / rates
+    }
+}
+
+/// The larger of two numbers that are numbers.
+fn later(a: f64, b: f64) -> f64 {
+    if a > b { a } else { b }
 }
