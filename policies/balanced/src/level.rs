@@ -8,8 +8,8 @@ use loadline_sdk::{Slot, math};
 
 /// The level is found again after this share of the targets has changed.
 const CHANGED_SHARE: usize = 4;
-/// A height that a step brings down by less than this is found.
-const ENOUGH: f64 = 0.99;
+/// A height that a step changes by less than this is found.
+const NEAR: f64 = 0.02;
 /// 2^32, the end of what 32 random bits say.
 const RANDOM_END: f64 = 4_294_967_296.0;
 /// Draws before the best one is taken instead.
@@ -81,7 +81,7 @@ impl Level {
                 break;
             };
             let Queue { free_ms, rate } = self.queues[slot.index()];
-            let room = rate * (self.level_ms - free_ms.max(now_ms));
+            let room = rate * (self.level_ms - later(free_ms, now_ms));
             if f64::from(share) * most < room * RANDOM_END {
                 return Some(*slot);
             }
@@ -106,36 +106,24 @@ impl Level {
     /// The level: the sum of rate × (level - free) over all targets below it is `picks`. Cost O(n).
     ///
     /// Newton's method on a convex function of the height, which comes from above after its first
-    /// step; it starts from the last height, which is mostly near.
+    /// step. It starts from the last height: in a large pool, where heights change little, one look at
+    /// all targets is mostly enough.
     fn find(&mut self, now_ms: f64, picks: f64) {
-        let mut height = self.next_height(self.height_ms, now_ms, picks);
+        let mut height = self.height_ms;
         loop {
             let next = self.find_below(height, now_ms, picks);
-            if next >= height * ENOUGH || self.below.is_empty() {
+            let is_found = (next - height).abs() <= NEAR * next;
+            let is_nobody = height.is_infinite() && next.is_infinite();
+            height = next;
+            if is_found || is_nobody {
                 break;
             }
-            height = next;
         }
         (self.height_ms, self.level_ms) = (height, now_ms + height);
         self.changes = 0;
     }
 
-    /// A step of Newton's method from a height; from one that nobody is below, the first step.
-    fn next_height(&self, height: f64, now_ms: f64, picks: f64) -> f64 {
-        let step = |height: f64| {
-            let (mut filled, mut rates) = (picks, 0.0);
-            for Queue { free_ms, rate } in &self.queues {
-                let delay = later(free_ms - now_ms, 0.0);
-                let rate = if delay < height { *rate } else { 0.0 };
-                (filled, rates) = (filled + delay * rate, rates + rate);
-            }
-            filled / rates
-        };
-        let next = step(height);
-        if next.is_finite() { next } else { step(f64::INFINITY) }
-    }
-
-    /// Those below the height, and a step of Newton's method from it.
+    /// Finds those below a height, and the next one: infinite, if nobody is below.
     fn find_below(&mut self, height: f64, now_ms: f64, picks: f64) -> f64 {
         self.below.clear();
         (self.deepest, self.fastest) = (0.0, 0.0);
