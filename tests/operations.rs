@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use loadline::config::{OnFault, PoolConfig};
 
 use crate::support::admin::{TOKEN, bad, call, farm, good, names};
-use crate::support::{Farm, built_in, pool, relabelled, strategy};
+use crate::support::{Farm, built_in, pool, relabelled, trapping};
 
 /// A test that waits longer than this has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,17 +26,6 @@ fn state(farm: &Farm, name: &str, generation: &str) -> String {
 
 fn serving(farm: &Farm) -> String {
     farm.policy("strategy")["generation"].as_str().unwrap_or_default().to_owned()
-}
-
-/// A strategy that traps on its thirtieth pick: after its trial.
-fn trapping() -> Vec<u8> {
-    strategy(
-        "(global $picks (mut i32) (i32.const 0))
-         (func $pick (param i64 i32 f64 i64 i64) (result i32)
-            (global.set $picks (i32.add (global.get $picks) (i32.const 1)))
-            (if (i32.eq (global.get $picks) (i32.const 30)) (then unreachable))
-            i32.const 128)",
-    )
 }
 
 /// Picks until this is so; every pick is answered.

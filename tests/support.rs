@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use loadline::clock::WallClock;
 use loadline::config::{Config, HostConfig, PoolConfig, ReportsConfig};
 use loadline::report::{Keyring, Metrics, Report, Service, State, wire};
 use loadline::run::{Host, Loadline};
@@ -38,12 +39,13 @@ impl Farm {
 
     /// One pool, `default`, for reports that come like this.
     pub(crate) async fn with_reports(reports: ReportsConfig) -> Self {
-        Self::start(reports, vec![pool("default", "weighted", "least-loaded")], &[], |_| {}).await
+        let pools = vec![pool("default", "weighted", "least-loaded")];
+        Self::start((reports, pools), &[], |_| {}, WallClock::default()).await
     }
 
     /// Pools with files in the folder from the start.
     pub(crate) async fn with_files(pools: Vec<PoolConfig>, files: &[(&str, &[u8])]) -> Self {
-        Self::start(reports(0), pools, files, |_| {}).await
+        Self::with_host(pools, files, |_| {}).await
     }
 
     /// The same with another `[host]`.
@@ -52,14 +54,23 @@ impl Farm {
         files: &[(&str, &[u8])],
         change: impl FnOnce(&mut HostConfig),
     ) -> Self {
-        Self::start(reports(0), pools, files, change).await
+        Self::start((reports(0), pools), files, change, WallClock::default()).await
+    }
+
+    /// Pools whose schedules go by this clock.
+    pub(crate) async fn with_clock(
+        pools: Vec<PoolConfig>,
+        files: &[(&str, &[u8])],
+        wall: WallClock,
+    ) -> Self {
+        Self::start((reports(0), pools), files, |_| {}, wall).await
     }
 
     async fn start(
-        reports: ReportsConfig,
-        pools: Vec<PoolConfig>,
+        (reports, pools): (ReportsConfig, Vec<PoolConfig>),
         files: &[(&str, &[u8])],
         change: impl FnOnce(&mut HostConfig),
+        wall: WallClock,
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for (name, bytes) in files {
@@ -75,7 +86,7 @@ impl Farm {
         let host = Some(host);
         let machines = Vec::new();
         let config = Config { agent: None, reports, relay: None, host, machines, pools };
-        let loadline = Some(Loadline::start(config).await.unwrap());
+        let loadline = Some(Loadline::start_by(config, wall).await.unwrap());
         Self { loadline, folder, kept: Vec::new(), seq: 0 }
     }
 
@@ -295,7 +306,18 @@ pub(crate) fn strategy(body: &str) -> Vec<u8> {
     guest("strategy", STRATEGY, "", body)
 }
 
-/// The same with imports besides the log.
+/// A strategy that traps on its thirtieth pick: after its trial.
+pub(crate) fn trapping() -> Vec<u8> {
+    strategy(
+        "(global $picks (mut i32) (i32.const 0))
+         (func $pick (param i64 i32 f64 i64 i64) (result i32)
+            (global.set $picks (i32.add (global.get $picks) (i32.const 1)))
+            (if (i32.eq (global.get $picks) (i32.const 30)) (then unreachable))
+            i32.const 128)",
+    )
+}
+
+/// A strategy with imports besides the log.
 pub(crate) fn importing_strategy(imports: &str, body: &str) -> Vec<u8> {
     guest("strategy", STRATEGY, imports, body)
 }

@@ -30,6 +30,7 @@ mod operations;
 mod process;
 mod regressions;
 mod reload;
+mod schedule;
 mod settings;
 mod signing;
 mod shadow;

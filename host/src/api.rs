@@ -17,6 +17,7 @@ mod outcome;
 mod policies;
 mod pool;
 mod refusal;
+mod schedule;
 mod shadow;
 mod token;
 

@@ -1,8 +1,10 @@
 //! The host's one clock: monotonic milliseconds since its start; and the wall clock.
 //!
 //! Everything in the fleet is dated by the monotonic one. Wall clocks of two machines are compared in
-//! [`crate::report::gate`] only.
+//! [`crate::report::gate`] only; a [`WallClock`] is asked for the time of day, and can be given.
 
+use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -25,6 +27,37 @@ fn after_all(last: &AtomicU64, now: u64) -> u64 {
     let above = |last: u64| now.max(last.saturating_add(1));
     let before = last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(above(last)));
     above(before.unwrap_or_else(|last| last))
+}
+
+/// Where the time of day comes from: milliseconds since 1970. It may jump either way.
+#[derive(Clone)]
+pub struct WallClock(Arc<dyn Fn() -> u64 + Send + Sync>);
+
+impl WallClock {
+    /// A clock that says what this says.
+    #[must_use]
+    pub fn new(now_ms: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now_ms))
+    }
+
+    /// Milliseconds since 1970.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        (self.0)()
+    }
+}
+
+impl Default for WallClock {
+    /// The machine's own.
+    fn default() -> Self {
+        Self::new(wall_ms)
+    }
+}
+
+impl fmt::Debug for WallClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("WallClock").field(&self.now_ms()).finish()
+    }
 }
 
 /// Milliseconds since the host's start.

@@ -18,6 +18,8 @@ mod preset;
 mod read;
 mod relay;
 mod reports;
+#[cfg(feature = "host")]
+mod schedule;
 mod settings;
 mod shadow;
 mod signatures;
@@ -33,6 +35,8 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
+#[cfg(feature = "host")]
+use crate::calendar::Zone;
 use crate::report::gate::SKEW_MAX;
 use crate::report::is_name;
 use agent::agent;
@@ -55,6 +59,8 @@ use read::Section;
 pub(crate) use read::nearest;
 pub use relay::RelayConfig;
 pub use reports::{Carrier, Destination, Groups, PORT};
+#[cfg(feature = "host")]
+pub use schedule::EntryConfig;
 use settings::settings;
 pub use shadow::{PROMOTE_FAULTS_MAX, PROMOTE_P99, PROMOTE_PICKS, PromoteConfig, ShadowConfig};
 pub use signatures::{KeyId, PublicKey, SignatureMode, SignaturesConfig};
@@ -179,6 +185,12 @@ pub struct PoolConfig {
     pub strategy_settings: serde_json::Value,
     /// What happens when the strategy fails.
     pub on_fault: OnFault,
+    /// The zone whose clocks the schedule goes by.
+    #[cfg(feature = "host")]
+    pub time_zone: Zone,
+    /// Other policies for times of day; empty: always these.
+    #[cfg(feature = "host")]
+    pub schedule: Vec<EntryConfig>,
     /// A policy that is tried beside one of these; `None`: none is.
     pub shadow: Option<ShadowConfig>,
     /// When targets are left out, and how they come back.
@@ -245,6 +257,10 @@ impl PoolConfig {
             strategy: "balanced".to_owned(),
             strategy_settings: serde_json::json!({}),
             on_fault: OnFault::default(),
+            #[cfg(feature = "host")]
+            time_zone: Zone::default(),
+            #[cfg(feature = "host")]
+            schedule: Vec::new(),
             shadow: None,
             health: HealthConfig::default(),
         }
@@ -554,7 +570,8 @@ fn pools(sections: Option<Vec<Section<'_>>>) -> Vec<PoolConfig> {
 fn pool(mut section: Section<'_>) -> PoolConfig {
     let name = section.required_name("name");
     let default = PoolConfig::new(&name);
-    let config = PoolConfig {
+    #[cfg_attr(not(feature = "host"), expect(unused_mut, reason = "a schedule is a host's"))]
+    let mut config = PoolConfig {
         service: section.name("service", name),
         formula: section.policy_name("formula", default.formula),
         formula_settings: settings(&mut section, "formula_settings"),
@@ -564,7 +581,17 @@ fn pool(mut section: Section<'_>) -> PoolConfig {
         shadow: shadow::shadow(&mut section),
         health: section.section("health").map_or(default.health, health),
         name: default.name,
+        #[cfg(feature = "host")]
+        time_zone: default.time_zone,
+        #[cfg(feature = "host")]
+        schedule: default.schedule,
     };
+    #[cfg(feature = "host")]
+    schedule::schedule(&mut section, &mut config);
+    #[cfg(not(feature = "host"))]
+    for key in ["time_zone", "schedule"] {
+        section.skip(key);
+    }
     section.finish();
     config
 }

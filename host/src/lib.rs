@@ -4,7 +4,8 @@
 //! [`report`] is made by the [`agent`], travels over a [`transport`], lands in the [`fleet`], is
 //! scored by a [`policy`] (the formula) and offered to a [`pick`] (by the strategy), which the
 //! [`api`] serves; [`run`] starts all of it. [`sim`] compares strategies in virtual time. [`config`],
-//! [`telemetry`], [`mod@watch`], [`listen`], `serve` and [`clock`] stand beside, [`cli`] in front.
+//! [`telemetry`], [`mod@watch`], [`listen`], `serve`, [`clock`] and [`calendar`] stand beside, [`cli`]
+//! in front.
 //!
 //! The walk of a request is [`pick::pick`], the walk of a report [`pick::intake::Intake::run`]. The
 //! features `agent` and `host` leave out what the other role needs.
@@ -14,6 +15,8 @@
     reason = "an application's documentation is for its readers, built with private items"
 )]
 
+#[cfg(feature = "host")]
+pub mod calendar;
 pub mod clock;
 pub mod config;
 #[cfg(feature = "host")]

@@ -2,8 +2,8 @@
 //!
 //! [`pick`] is that walk in one screenful; read it first. [`pool`] holds what it needs, [`table`] the
 //! targets, [`native`] the choice without a guest. The other side of a pool is [`intake`]: datagram →
-//! fleet → formula ([`score`]) → the strategy's update. [`supply`] gives both sides new guests; a
-//! [`shadow`] is one that is only tried.
+//! fleet → formula ([`score`]) → the strategy's update. [`supply`] gives both sides new guests, by the
+//! time of day where there is a [`schedule`]; a [`shadow`] is one that is only tried.
 //! After a pick, [`decision`] remembers why, a [`lease`] counts it while it lasts, and [`feedback`] says
 //! how it went, which makes a target's [`health`].
 //!
@@ -17,6 +17,7 @@ pub mod lease;
 mod make;
 mod native;
 pub mod pool;
+pub mod schedule;
 pub mod score;
 pub mod shadow;
 pub mod supply;

@@ -23,9 +23,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::clock::WallClock;
 #[cfg(feature = "agent")]
 use crate::config::ReportsConfig;
 use crate::config::{Config, ConfigError, ConfigState, Problem, Secrets};
+#[cfg(feature = "host")]
+use host::Surroundings;
 
 #[cfg(feature = "host")]
 pub use host::Host;
@@ -80,6 +83,8 @@ pub struct Loadline {
     warnings: Warnings,
     state: ConfigState,
     #[cfg(feature = "host")]
+    wall: WallClock,
+    #[cfg(feature = "host")]
     host: Option<Host>,
     #[cfg(feature = "host")]
     machines: machines::Machines,
@@ -94,6 +99,15 @@ impl Loadline {
     /// # Errors
     /// What could not be started; nothing runs then.
     pub async fn start(config: Config) -> Result<Self, RunError> {
+        Self::start_by(config, WallClock::default()).await
+    }
+
+    /// The same, with schedules that go by this clock.
+    ///
+    /// # Errors
+    /// What could not be started; nothing runs then.
+    #[cfg_attr(not(feature = "host"), expect(unused_variables, reason = "a schedule is a host's"))]
+    pub async fn start_by(config: Config, wall: WallClock) -> Result<Self, RunError> {
         is_built(&config)?;
         let warnings = Warnings::default().say(&config);
         let state = ConfigState::default();
@@ -102,7 +116,8 @@ impl Loadline {
         let host = match &config.host {
             Some(host) => {
                 let (reports, pools) = (&config.reports, &config.pools);
-                Some(Host::start(host, reports, pools, state.clone()).await?)
+                let around = Surroundings { state: state.clone(), wall: wall.clone() };
+                Some(Host::start(host, reports, pools, around).await?)
             }
             None => None,
         };
@@ -118,6 +133,8 @@ impl Loadline {
             secrets,
             warnings,
             state,
+            #[cfg(feature = "host")]
+            wall,
             #[cfg(feature = "host")]
             host,
             #[cfg(feature = "host")]
@@ -174,7 +191,8 @@ impl Loadline {
         match (&config.host, &mut self.host) {
             (Some(wanted), Some(host)) => host.apply(wanted, reports, pools).await,
             (Some(wanted), None) => {
-                match Host::start(wanted, reports, pools, self.state.clone()).await {
+                let around = Surroundings { state: self.state.clone(), wall: self.wall.clone() };
+                match Host::start(wanted, reports, pools, around).await {
                     Ok(host) => self.host = Some(host),
                     Err(RunError::Config(error)) => return error.problems,
                     Err(error) => return vec![Problem::new("host", error.to_string())],

@@ -84,6 +84,7 @@ fn families(view: &View) -> Vec<Family> {
     families.extend(transport(view));
     families.extend(config(view));
     families.extend(pools(view));
+    families.extend(schedules(view));
     families.extend(feedback(view));
     families.extend(policies(view));
     families.extend(shadows(view));
@@ -195,6 +196,24 @@ fn pools(view: &View) -> Vec<Family> {
         }
     }
     vec![picks, nobody, targets, loads, bad_loads, faults, swaps, native]
+}
+
+/// Policies by the time of day.
+fn schedules(view: &View) -> Vec<Family> {
+    let help =
+        "The schedule's entry in force, from 1 in the file's order; 0: the pool's own policies";
+    let mut entry = Family { name: "schedule_entry", help, is_counter: false, samples: Vec::new() };
+    let help = "Times that another entry of the schedule came into force";
+    let mut switches =
+        Family { name: "schedule_switches", help, is_counter: true, samples: Vec::new() };
+    for pool in &*view.pools.all() {
+        let Some(standing) = pool.schedule() else { continue };
+        let labels = || vec![("pool", pool.name().to_owned())];
+        let number = standing.place().map_or(0, |place| place as u64 + 1);
+        entry.samples.push((labels(), number));
+        switches.samples.push((labels(), pool.switches()));
+    }
+    vec![entry, switches]
 }
 
 /// What comes back after picks.

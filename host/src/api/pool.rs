@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
+use super::schedule::Schedule;
 use super::shadow::Brief;
 use crate::pick::pool::{self, Answers};
 use crate::policy::{Decider, Generation, Kind};
@@ -26,6 +27,8 @@ pub(super) struct Pool {
     pub(super) formula: PoolPolicy,
     pub(super) strategy: PoolPolicy,
     #[serde(skip_serializing_if = "Option::is_none")]
+    schedule: Option<Schedule>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     shadow: Option<Brief>,
 }
 
@@ -41,7 +44,7 @@ struct Picks {
 /// One of a pool's two policies.
 #[derive(Serialize)]
 pub(super) struct PoolPolicy {
-    /// As configured.
+    /// As configured, at this time of the day.
     pub(super) policy: Arc<str>,
     state: &'static str,
     /// `name@generation`; of another policy until the configured one has started.
@@ -108,6 +111,7 @@ impl Pool {
             bad_loads: counts.bad_loads.load(Ordering::Relaxed),
             formula: policy(Kind::Formula),
             strategy: policy(Kind::Strategy),
+            schedule: pool.schedule().map(|standing| Schedule::of(&standing)),
             shadow: pool.shadow().map(|shown| Brief::of(pool.name(), &shown)),
         }
     }

@@ -68,7 +68,12 @@ fn add_host(
                 _ => format!("{kind} {name}"),
             }
         };
-        let policies = format!("{}, {}", policy(Kind::Formula), policy(Kind::Strategy));
+        let until = pool
+            .schedule()
+            .and_then(|standing| standing.next.as_ref().map(|next| standing.zone.show(next.ms)));
+        let schedule =
+            until.map_or_else(String::new, |until| format!(", by its schedule until {until}"));
+        let policies = format!("{}, {}{schedule}", policy(Kind::Formula), policy(Kind::Strategy));
         add(lines, "pool", &format!("{}: {policies}", pool.name()));
     }
     add(lines, "try", &format!("curl -s http://{}/v1/target", running.http_address()));

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::policy::engine;
-use crate::config::{Config, ConfigError, Problem};
+use crate::config::{Config, ConfigError, PoolConfig, Problem};
 use crate::policy::{
     Form, FormulaGuest, Kind, Limits, Module, PolicyEngine, Rules, Steps, StrategyGuest, built_in,
 };
@@ -20,17 +20,15 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, ConfigError> {
     let (mut odd, mut problems) = (Vec::new(), Vec::new());
     let (rules, mut running) = (Rules::of(host), None);
     for pool in &config.pools {
-        for (kind, name, settings) in [
-            (Kind::Formula, &pool.formula, &pool.formula_settings),
-            (Kind::Strategy, &pool.strategy, &pool.strategy_settings),
-        ] {
+        for Named { kind, name, settings, key } in named(pool) {
             let limits = rules.limits(name);
             let Some((form, bytes)) = find(&host.policies, name, &limits) else {
                 let folder = host.policies.display();
-                odd.push(format!(
-                    "pool {:?}: there is no {kind} {name} in {folder} yet",
-                    pool.name
-                ));
+                let what =
+                    format!("pool {:?}: there is no {kind} {name} in {folder} yet", pool.name);
+                if !odd.contains(&what) {
+                    odd.push(what);
+                }
                 continue;
             };
             if settings.as_object().is_some_and(serde_json::Map::is_empty) {
@@ -43,17 +41,51 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, ConfigError> {
             let tried = match started {
                 Ok(engine) => bytes.and_then(|bytes| {
                     let engine = &engine.within(Limits { compile_last: false, ..limits });
-                    tried(engine, &Arc::from(&**name), kind, (form, &bytes), &settings.to_string())
+                    tried(engine, &Arc::from(name), kind, (form, &bytes), &settings.to_string())
                 }),
                 Err(_) => Err("the policy engine does not start".to_owned()),
             };
             if let Err(reason) = tried {
-                problems
-                    .push(Problem::new(format!("pool {:?}: {kind}_settings", pool.name), reason));
+                problems.push(Problem::new(format!("pool {:?}: {key}", pool.name), reason));
             }
         }
     }
     if problems.is_empty() { Ok(odd) } else { Err(problems.into()) }
+}
+
+/// A policy that a pool names.
+struct Named<'c> {
+    kind: Kind,
+    name: &'c str,
+    settings: &'c serde_json::Value,
+    /// Of its settings.
+    key: String,
+}
+
+/// A pool's policies and those of its schedule, each with its settings once.
+fn named(pool: &PoolConfig) -> Vec<Named<'_>> {
+    let own = (&pool.formula, &pool.formula_settings, &pool.strategy, &pool.strategy_settings);
+    let entries = pool.schedule.iter().enumerate().map(|(place, entry)| {
+        let of =
+            (&entry.formula, &entry.formula_settings, &entry.strategy, &entry.strategy_settings);
+        (format!("schedule[{place}]."), of)
+    });
+    let mut all: Vec<Named<'_>> = Vec::new();
+    for (path, of) in std::iter::once((String::new(), own)).chain(entries) {
+        let (formula, formula_settings, strategy, strategy_settings) = of;
+        for (kind, name, settings) in [
+            (Kind::Formula, formula, formula_settings),
+            (Kind::Strategy, strategy, strategy_settings),
+        ] {
+            let same = |other: &Named<'_>| {
+                (other.kind, other.name, other.settings) == (kind, &**name, settings)
+            };
+            if !all.iter().any(same) {
+                all.push(Named { kind, name, settings, key: format!("{path}{kind}_settings") });
+            }
+        }
+    }
+    all
 }
 
 /// The file of a policy, or the built-in of its name.

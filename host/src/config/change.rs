@@ -1,6 +1,6 @@
 //! What differs between two configurations: key by key, old and new, as it would be written.
 //!
-//! Elements of a list of tables are known by their name or id, so that an order that changes is no
+//! Elements of a list of tables are known by their name, id or time, so that an order that changes is no
 //! difference. Secrets are in files and so are not shown.
 
 use std::collections::BTreeMap;
@@ -76,7 +76,7 @@ fn children(value: &Value) -> Option<BTreeMap<String, &Value>> {
         }
         Value::Array(values) if !values.is_empty() => {
             let named = |value: &'_ Value| {
-                let name = value.get("name").or_else(|| value.get("id"))?;
+                let name = ["name", "id", "at"].iter().find_map(|key| value.get(*key))?;
                 Some(format!("[{}]", name.as_str().map_or_else(|| name.to_string(), str::to_owned)))
             };
             values.iter().map(|value| Some((named(value)?, value))).collect()

@@ -342,6 +342,18 @@ impl<'p> Section<'p> {
         }
     }
 
+    /// Whether something is written.
+    #[cfg(feature = "host")]
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
+    }
+
+    /// Leaves a key to programs that have what it configures.
+    #[cfg(not(feature = "host"))]
+    pub(super) fn skip(&mut self, key: &'static str) {
+        self.take(key);
+    }
+
     /// Notes every key that nobody asked for.
     pub(super) fn finish(self) {
         for key in self.table.keys() {

@@ -37,7 +37,7 @@ use counts::Looks;
 pub use counts::{Answers, Counts};
 pub(super) use feed::{HOSTS, log_restored};
 pub use policies::PolicyStatus;
-use policies::{BUSY, NO_ANSWER};
+use policies::{BUSY, NO_ANSWER, Scheduled};
 pub(super) use policies::{Wanted, index};
 use seat::{Chair, Seat};
 
@@ -71,6 +71,7 @@ pub struct Pool {
     supply: Sender<Event>,
     /// What is shown of the policy that is tried beside one of its two.
     shadow: Mutex<Option<Arc<Shown>>>,
+    schedule: Scheduled,
 }
 
 /// A request as the guest and the table understand it.
@@ -136,14 +137,14 @@ pub struct TargetStatus {
 }
 
 impl Pool {
-    pub(super) fn new(config: &PoolConfig, supply: Sender<Event>) -> Self {
+    pub(super) fn new(config: &PoolConfig, wanted: [Wanted; 2], supply: Sender<Event>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let table = Table::new(config.health.clone());
         Self {
             name: config.name.clone(),
             service: config.service.clone(),
             number: NEXT.fetch_add(1, Ordering::Relaxed),
-            wanted: Mutex::new(Wanted::both(config)),
+            wanted: Mutex::new(wanted),
             on_fault: Mutex::new(config.on_fault),
             strategy: Chair::empty("not loaded yet"),
             table: Mutex::new(table),
@@ -153,13 +154,12 @@ impl Pool {
             looks: Mutex::default(),
             supply,
             shadow: Mutex::default(),
+            schedule: Scheduled::default(),
         }
     }
 
-    /// Wants other policies and another health from now on. Whoever is seated serves until the
-    /// supply has seated the new ones.
+    /// Has another health and another way with faults from now on.
     pub(super) fn reconfigure(&self, config: &PoolConfig) {
-        *self.wanted.lock() = Wanted::both(config);
         *self.on_fault.lock() = config.on_fault;
         self.table.lock().configure(config.health.clone());
     }

@@ -8,8 +8,10 @@
 //! that failed is rebuilt after a jittered, doubling back-off, and one that fails too often makes way
 //! for the last good generation; what else happens in the folder never keeps a change from being seen.
 
+mod plans;
 mod seat;
 mod shadows;
+mod wishes;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,16 +27,16 @@ use super::make::Make;
 use super::pool::{Pool, index};
 use super::score::Scorers;
 use super::shadow::{Running, State};
-use crate::clock::Clock;
+use crate::clock::{Clock, WallClock};
 use crate::config::PoolConfig;
 use crate::policy::library::is_of_policy;
-use crate::policy::{
-    Entry, Form, Generation, Kind, Library, PolicyEngine, Rules, StartError, Steps, WishError,
-};
+use crate::policy::{Entry, Kind, Library, PolicyEngine, Rules, StartError, Steps};
 use crate::watch::{Hint, Pace, Watch};
+use plans::Plan;
 use seat::Seat;
 use shadows::Place;
 pub use shadows::ShadowWish;
+pub use wishes::{Action, Wish};
 
 /// What the supply is told.
 #[derive(Debug)]
@@ -82,41 +84,6 @@ pub struct Setup {
     pub done: oneshot::Sender<()>,
 }
 
-/// What an operator wants, and who waits for it.
-#[derive(Debug)]
-pub struct Wish {
-    /// The policy's name.
-    pub name: String,
-    /// What to do with it.
-    pub action: Action,
-    /// Told when pools have what they want now, or why they cannot.
-    pub done: oneshot::Sender<Result<Option<Generation>, WishError>>,
-}
-
-/// What an operator can do with a policy.
-#[derive(Debug)]
-pub enum Action {
-    /// Use this file's content from now on.
-    Upload {
-        /// How it is written.
-        form: Form,
-        /// The content.
-        bytes: Vec<u8>,
-        /// The text of its signatures, where it has any.
-        signatures: Option<String>,
-    },
-    /// Use a generation that is kept; empty: the previous one.
-    Activate(String),
-    /// Remove its files.
-    Delete,
-    /// Try it in shadow.
-    Shadow(ShadowWish),
-    /// Try it no more, in this pool or in all.
-    EndShadow(Option<String>),
-    /// Use what is in shadow.
-    Promote,
-}
-
 /// The library's entries as of its last change, for whoever wants to show them.
 pub type Board = Arc<Mutex<Arc<BTreeMap<Arc<str>, Entry>>>>;
 
@@ -131,14 +98,17 @@ pub struct Supply {
     events: (Sender<Event>, Receiver<Event>),
     board: Board,
     clock: Clock,
+    /// What schedules go by.
+    wall: WallClock,
     changes: Arc<watch::Sender<u64>>,
     /// Shadow runs that were told to end.
     ending: Vec<Running>,
 }
 
-/// A pool with its formula's and its strategy's seat, and its shadow.
+/// A pool with what it wants when, its formula's and its strategy's seat, and its shadow.
 struct Served {
     pool: Arc<Pool>,
+    plan: Plan,
     seats: [Seat; 2],
     shadow: Place,
 }
@@ -164,7 +134,7 @@ impl Supply {
         // The receiver lives as long as this thread: a send that fails has nobody to tell.
         let look = move |hint| look.send(Event::Look(hint)).unwrap_or_default();
         let watch = Watch::new(is_of_policy, look);
-        let clock = pools.clock();
+        let (clock, wall) = (pools.clock(), WallClock::default());
         let ending = Vec::new();
         Self {
             library,
@@ -176,6 +146,7 @@ impl Supply {
             events,
             board,
             clock,
+            wall,
             changes,
             ending,
         }
@@ -184,6 +155,11 @@ impl Supply {
     /// Follows these rules.
     pub fn set_rules(&mut self, rules: Rules) {
         self.library.set_rules(rules);
+    }
+
+    /// Takes the time of day from this clock.
+    pub fn set_wall_clock(&mut self, wall: WallClock) {
+        self.wall = wall;
     }
 
     /// Where the policies are shown.
@@ -207,7 +183,8 @@ impl Supply {
         let mut pace = Pace::new(Instant::now());
         loop {
             let seats = self.served.iter().flat_map(|served| &served.seats);
-            let due = seats.filter_map(Seat::due).chain(self.library.due());
+            let due =
+                seats.filter_map(Seat::due).chain(self.library.due()).chain(self.next_entry());
             let due = due.fold(pace.due(), Instant::min);
             match self.events.1.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Event::Look(hint)) => pace.note(hint, Instant::now()),
@@ -237,89 +214,36 @@ impl Supply {
             if self.library.give_up(Instant::now()) {
                 self.supply();
             }
+            self.follow_schedules();
             self.start_again();
             self.settle_shadows();
         }
-    }
-
-    /// Does what an operator wants.
-    fn follow(&mut self, wish: Wish) {
-        let Wish { name, action, done } = wish;
-        let outcome = match action {
-            Action::Upload { form, bytes, signatures } => {
-                self.library.upload(&name, form, &bytes, signatures.as_deref()).map(Some)
-            }
-            Action::Activate(generation) => self.library.activate(&name, &generation).map(Some),
-            Action::Delete => self.library.delete(&name).map(|()| None),
-            Action::Promote => self.promote_by_hand(&name).map(Some),
-            // These change nothing of what serves.
-            Action::Shadow(wish) => {
-                let outcome = self.shadow(&name, wish).map(|()| None);
-                return self.answer(&name, outcome, done);
-            }
-            Action::EndShadow(pool) => {
-                let outcome = self.end_shadow(&name, pool.as_deref()).map(|()| None);
-                return self.answer(&name, outcome, done);
-            }
-        };
-        if outcome.is_ok() {
-            self.wished(&name);
-        }
-        self.answer(&name, outcome, done);
-    }
-
-    /// Tells who asked what became of it.
-    fn answer(
-        &self,
-        name: &str,
-        outcome: Result<Option<Generation>, WishError>,
-        done: oneshot::Sender<Result<Option<Generation>, WishError>>,
-    ) {
-        match &outcome {
-            Ok(generation) => {
-                let generation = generation.map(|generation| generation.to_string());
-                tracing::info!(policy = name, generation, "an operator's wish is followed");
-            }
-            Err(error) => {
-                tracing::warn!(policy = name, %error, "an operator's wish is not followed");
-            }
-        }
-        self.changed();
-        done.send(outcome).ok(); // who asked may have gone
-    }
-
-    /// Gives pools the newest generation of this name: what was tried or quarantined before is tried
-    /// again, because somebody wants it.
-    fn wished(&mut self, name: &str) {
-        for Served { pool, seats, .. } in &mut self.served {
-            for kind in [Kind::Formula, Kind::Strategy] {
-                if *pool.wanted(kind).policy == *name {
-                    seats[index(kind)].forget();
-                    pool.lift_quarantine(kind);
-                }
-            }
-        }
-        self.supply();
-        self.settle_shadows();
     }
 
     /// Works for these pools from now on.
     fn configure(&mut self, pools: &[PoolConfig]) {
         let mut known = std::mem::take(&mut self.served);
         for config in pools {
+            let plan = Plan::of(config, self.wall.now_ms());
             let same = known.iter().position(|served| served.pool.is_of(config));
             let served = same.map(|place| known.swap_remove(place));
             let mut served = served.unwrap_or_else(|| {
-                let pool = Arc::new(Pool::new(config, self.events.0.clone()));
+                let (wanted, events) = (plan.wanted().clone(), self.events.0.clone());
+                let pool = Arc::new(Pool::new(config, wanted, events));
                 self.scorers.add(&pool, self.clock.now_ms());
-                Served { pool, seats: Default::default(), shadow: Place::default() }
+                let (plan, seats, shadow) = Default::default();
+                Served { pool, plan, seats, shadow }
             });
             served.pool.reconfigure(config);
+            served.pool.want(plan.wanted().clone());
+            served.plan = plan;
             served.shadow.configure(config.shadow.as_ref());
             self.served.push(served);
         }
+        self.follow_schedules();
         self.supply();
         self.pools.replace(self.served.iter().map(|served| Arc::clone(&served.pool)).collect());
+        self.say_missing();
         for mut gone in known {
             let state = State::Stopped("its pool is gone".to_owned());
             gone.shadow.end(state, &mut self.ending);
@@ -356,10 +280,10 @@ impl Supply {
         self.changed();
     }
 
-    /// What served this seat before, or the built-in of the name.
+    /// What served this seat before under the name of what failed, or the built-in of the name.
     fn last_good(&mut self, place: usize, kind: Kind, bad: &Make) -> Option<Make> {
         let seat = &self.served[place].seats[index(kind)];
-        if let Some(before) = seat.before() {
+        if let Some(before) = seat.before(&bad.wanted.policy) {
             return Some(before.clone());
         }
         let module = self.library.built_in_module(&bad.wanted.policy)?;
@@ -396,8 +320,16 @@ impl Supply {
                     continue;
                 };
                 let limits = self.library.limits(&wanted.policy);
-                if seat.is_news(&wanted, module.generation, limits) {
-                    self.seat(place, kind, Make { wanted, module });
+                if !seat.is_news(&wanted, module.generation, limits) {
+                    continue;
+                }
+                let is_bad = seat.is_quarantined(module.generation);
+                let is_back = !seat.has(&wanted.policy);
+                let make = Make { wanted, module };
+                if !is_bad {
+                    self.seat(place, kind, make);
+                } else if is_back {
+                    self.seat_last_good(place, kind, &make);
                 }
             }
         }

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use super::judge::judge;
 use super::{HANDOVER, RunError};
 use crate::api::{self, AdminToken, View};
-use crate::clock::Clock;
+use crate::clock::{Clock, WallClock};
 use crate::config::{ConfigState, HostConfig, PoolConfig, Problem, ReportsConfig};
 use crate::fleet::Fleet;
 use crate::pick::Pools;
@@ -59,12 +59,21 @@ struct Receiver {
     task: tokio::task::JoinHandle<()>,
 }
 
+/// What a host has of its process.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Surroundings {
+    /// Where it is shown which configuration is in force.
+    pub(super) state: ConfigState,
+    /// What schedules go by.
+    pub(super) wall: WallClock,
+}
+
 impl Host {
     pub(super) async fn start(
         config: &HostConfig,
         reports: &ReportsConfig,
         pools: &[PoolConfig],
-        state: ConfigState,
+        Surroundings { state, wall }: Surroundings,
     ) -> Result<Self, RunError> {
         let gate = reports.gate()?;
         let listen = |source| RunError::Listen { address: config.listen, source };
@@ -89,8 +98,9 @@ impl Host {
         let intake = Intake::new(written, gate, scored, tended, told);
         let (counts, pulse) = (intake.counts(), intake.pulse());
         let events = (supply_events.clone(), supply_queue);
-        let (supply, (ticker, growths)) =
+        let (mut supply, (ticker, growths)) =
             supply_of(config, events, (Arc::clone(&asked), scorers), changes)?;
+        supply.set_wall_clock(wall);
         let view = Arc::new(View {
             pools: asked,
             fleet,

@@ -3,12 +3,14 @@
 //! Invariant: a status is locked last and for moments; a fault is counted once, however many see it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
 use super::Pool;
 use super::seat::Seat;
-use crate::config::{OnFault, PoolConfig};
+use crate::config::OnFault;
+use crate::pick::schedule::Standing;
 use crate::pick::supply::Event;
 use crate::policy::{CallError, Decider, Generation, Kind, Step};
 
@@ -40,8 +42,23 @@ pub struct PolicyStatus {
     pub steps: Vec<Step>,
 }
 
+/// What is shown of a pool's schedule.
+#[derive(Debug, Default)]
+pub(super) struct Scheduled {
+    /// Which entry is in force; `None`: there is no schedule.
+    standing: Mutex<Option<Arc<Standing>>>,
+    /// How often another one came into force.
+    switches: AtomicU64,
+}
+
 impl Pool {
-    /// What the configuration wants.
+    /// Wants these, formula and strategy, from now on. Whoever is seated serves until the supply has
+    /// seated them.
+    pub(in crate::pick) fn want(&self, wanted: [Wanted; 2]) {
+        *self.wanted.lock() = wanted;
+    }
+
+    /// What the configuration wants, at this time of the day.
     pub(in crate::pick) fn wanted(&self, kind: Kind) -> Wanted {
         self.wanted.lock()[index(kind)].clone()
     }
@@ -62,6 +79,26 @@ impl Pool {
     #[must_use]
     pub fn policy_name(&self, kind: Kind) -> Arc<str> {
         Arc::clone(&self.wanted.lock()[index(kind)].policy)
+    }
+
+    /// Which entry of its schedule is in force; `None`: it has none.
+    #[must_use]
+    pub fn schedule(&self) -> Option<Arc<Standing>> {
+        self.schedule.standing.lock().clone()
+    }
+
+    pub(in crate::pick) fn show_schedule(&self, standing: Option<Arc<Standing>>) {
+        *self.schedule.standing.lock() = standing;
+    }
+
+    /// How often another entry of its schedule came into force.
+    #[must_use]
+    pub fn switches(&self) -> u64 {
+        self.schedule.switches.load(Ordering::Relaxed)
+    }
+
+    pub(in crate::pick) fn note_switch(&self) {
+        self.schedule.switches.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(in crate::pick) fn note_serving(&self, kind: Kind, decider: Decider) {
@@ -153,16 +190,8 @@ impl Pool {
 }
 
 impl Wanted {
-    /// Formula and strategy.
-    pub(super) fn both(config: &PoolConfig) -> [Self; 2] {
-        let wanted = |policy: &str, settings: &serde_json::Value| Self {
-            policy: policy.into(),
-            settings: settings.to_string().into(),
-        };
-        [
-            wanted(&config.formula, &config.formula_settings),
-            wanted(&config.strategy, &config.strategy_settings),
-        ]
+    pub(in crate::pick) fn new(policy: &str, settings: &serde_json::Value) -> Self {
+        Self { policy: policy.into(), settings: settings.to_string().into() }
     }
 }
 

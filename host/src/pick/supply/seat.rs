@@ -59,7 +59,7 @@ impl Seat {
         self.good.as_ref().is_some_and(|good| *good.wanted.policy == *policy)
     }
 
-    /// Whether this was not tried yet; from now on it was.
+    /// Whether this was not tried yet, good or quarantined; from now on it was.
     pub(super) fn is_news(
         &mut self,
         wanted: &Wanted,
@@ -72,7 +72,12 @@ impl Seat {
         }
         self.tried = trial;
         self.failures = 0;
-        !self.quarantined.contains(&generation)
+        true
+    }
+
+    /// Whether this generation failed too often here.
+    pub(super) fn is_quarantined(&self, generation: Generation) -> bool {
+        self.quarantined.contains(&generation)
     }
 
     /// Everything may be tried again.
@@ -111,16 +116,15 @@ impl Seat {
     }
 
     /// The newest of those that served this policy before and may serve again.
-    pub(super) fn before(&self) -> Option<&Make> {
-        let policy = &self.good.as_ref()?.wanted.policy;
+    pub(super) fn before(&self, policy: &str) -> Option<&Make> {
         let is_other = |make: &&Make| self.is_other(make.module.generation);
-        self.before.iter().filter(|make| make.wanted.policy == *policy).find(is_other)
+        self.before.iter().filter(|make| *make.wanted.policy == *policy).find(is_other)
     }
 
     /// Whether this generation is neither quarantined nor the one that serves now.
     pub(super) fn is_other(&self, generation: Generation) -> bool {
         let serves = |good: &Make| good.module.generation == generation;
-        !self.quarantined.contains(&generation) && !self.good.as_ref().is_some_and(serves)
+        !self.is_quarantined(generation) && !self.good.as_ref().is_some_and(serves)
     }
 
     /// What could not be started is started again later, if it was good before, or if it was the

@@ -267,7 +267,7 @@ impl Supply {
 
     /// What is to run in shadow of a pool; or its name, and why it cannot.
     fn wanted_shadow(&mut self, place: usize) -> Result<Option<Spec>, (Arc<str>, String)> {
-        let Served { pool, seats, shadow } = &self.served[place];
+        let Served { pool, seats, shadow, .. } = &self.served[place];
         let (policy, pinned, share, bounds) = match (&shadow.by_hand, &shadow.config) {
             (Some(ByHand::Off), _) | (None, None) => return Ok(None),
             (Some(ByHand::Wanted { policy, pinned, share, bounds }), _) => {

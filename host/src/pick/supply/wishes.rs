@@ -1,0 +1,105 @@
+//! What operators want of policies: done by the library or a shadow, then every pool is supplied.
+
+use tokio::sync::oneshot;
+
+use super::super::pool::index;
+use super::{Served, ShadowWish, Supply};
+use crate::policy::{Form, Generation, Kind, WishError};
+
+/// What an operator wants, and who waits for it.
+#[derive(Debug)]
+pub struct Wish {
+    /// The policy's name.
+    pub name: String,
+    /// What to do with it.
+    pub action: Action,
+    /// Told when pools have what they want now, or why they cannot.
+    pub done: oneshot::Sender<Result<Option<Generation>, WishError>>,
+}
+
+/// What an operator can do with a policy.
+#[derive(Debug)]
+pub enum Action {
+    /// Use this file's content from now on.
+    Upload {
+        /// How it is written.
+        form: Form,
+        /// The content.
+        bytes: Vec<u8>,
+        /// The text of its signatures, where it has any.
+        signatures: Option<String>,
+    },
+    /// Use a generation that is kept; empty: the previous one.
+    Activate(String),
+    /// Remove its files.
+    Delete,
+    /// Try it in shadow.
+    Shadow(ShadowWish),
+    /// Try it no more, in this pool or in all.
+    EndShadow(Option<String>),
+    /// Use what is in shadow.
+    Promote,
+}
+
+impl Supply {
+    /// Does what an operator wants.
+    pub(super) fn follow(&mut self, wish: Wish) {
+        let Wish { name, action, done } = wish;
+        let outcome = match action {
+            Action::Upload { form, bytes, signatures } => {
+                self.library.upload(&name, form, &bytes, signatures.as_deref()).map(Some)
+            }
+            Action::Activate(generation) => self.library.activate(&name, &generation).map(Some),
+            Action::Delete => self.library.delete(&name).map(|()| None),
+            Action::Promote => self.promote_by_hand(&name).map(Some),
+            // These change nothing of what serves.
+            Action::Shadow(wish) => {
+                let outcome = self.shadow(&name, wish).map(|()| None);
+                return self.answer(&name, outcome, done);
+            }
+            Action::EndShadow(pool) => {
+                let outcome = self.end_shadow(&name, pool.as_deref()).map(|()| None);
+                return self.answer(&name, outcome, done);
+            }
+        };
+        if outcome.is_ok() {
+            self.wished(&name);
+        }
+        self.answer(&name, outcome, done);
+    }
+
+    /// Tells who asked what became of it.
+    fn answer(
+        &self,
+        name: &str,
+        outcome: Result<Option<Generation>, WishError>,
+        done: oneshot::Sender<Result<Option<Generation>, WishError>>,
+    ) {
+        match &outcome {
+            Ok(generation) => {
+                let generation = generation.map(|generation| generation.to_string());
+                tracing::info!(policy = name, generation, "an operator's wish is followed");
+            }
+            Err(error) => {
+                tracing::warn!(policy = name, %error, "an operator's wish is not followed");
+            }
+        }
+        self.changed();
+        done.send(outcome).ok(); // who asked may have gone
+    }
+
+    /// Gives pools the newest generation of this name: what was tried or quarantined before is tried
+    /// again, because somebody wants it.
+    pub(super) fn wished(&mut self, name: &str) {
+        for Served { pool, seats, .. } in &mut self.served {
+            for kind in [Kind::Formula, Kind::Strategy] {
+                if *pool.wanted(kind).policy == *name {
+                    seats[index(kind)].forget();
+                    pool.lift_quarantine(kind);
+                }
+            }
+        }
+        self.supply();
+        self.settle_shadows();
+    }
+}
