@@ -213,6 +213,21 @@ mod tests {
         check(M::Cpu, &samples, &[None, None, Some(0.5), None, Some(0.75)]);
     }
 
+    /// Of the kernel itself, far more often than it counts.
+    #[test]
+    fn a_thousand_looks_in_quick_succession_are_shares_or_none() {
+        let mut cpu = Cpu::default();
+        for _ in 0..1_000 {
+            cpu.take(std::fs::read_to_string("/proc/stat").map_err(|error| error.to_string()));
+            for what in [M::Cpu, M::CpuMax, M::CpuIowait, M::CpuSteal] {
+                let reading = cpu.share(what);
+                let is_share =
+                    matches!(reading, Reading::Value(share) if (0.0..=1.0).contains(&share));
+                assert!(is_share || reading == Reading::NotYet, "{reading:?}");
+            }
+        }
+    }
+
     #[test]
     fn what_cannot_be_read_says_why() {
         let mut cpu = Cpu::default();
