@@ -1,6 +1,5 @@
 //! What it costs to remember why a target was picked, and to lease it.
 
-use std::hint::black_box;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use loadline::pick::{PickRequest, pick};
 use loadline::run::{Host, Loadline};
 use nix::time::ClockId;
 
-use crate::farm::{config, feed, runtime};
+use crate::farm::{config, feed, picks, runtime};
 use crate::turns::ratio;
 
 /// Goal of `/v1/target` with its decision remembered, as a ratio.
@@ -30,11 +29,6 @@ pub(crate) fn bench_decision(targets: usize) -> bool {
     let hosts = [start(1_024), start(0)];
     let [with, without] = hosts.each_ref().map(|loadline| loadline.host().expect("a host"));
     [with, without].iter().for_each(|host| feed(host, targets));
-    let request = PickRequest::default();
-    let picks = |host| {
-        let request = &request;
-        move || _ = black_box(pick(Host::pools(host), request).expect("a target"))
-    };
     let thread = ClockId::CLOCK_THREAD_CPUTIME_ID;
     ratio(&format!("pick, {targets} targets"), thread, f64::INFINITY, picks(with), picks(without));
     let leased = PickRequest { lease: Some(Duration::from_secs(30)), ..PickRequest::default() };

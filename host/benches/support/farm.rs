@@ -1,11 +1,12 @@
 //! A host on free ports with a fleet of hand-made reports.
 
+use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Instant;
 
 use loadline::config::{Config, HostConfig, PoolConfig, ReportsConfig};
-use loadline::pick::key_hash;
+use loadline::pick::{PickRequest, key_hash, pick};
 use loadline::report::{Keyring, Metrics, Report, State, wire};
 use loadline::run::Host;
 use loadline::transport::Datagram;
@@ -74,4 +75,10 @@ fn report(machine: &str) -> Report<'_> {
         sent_ms: 0,
         hops: 0,
     }
+}
+
+/// A pick of the default pool, again and again.
+pub(crate) fn picks(host: &Host) -> impl FnMut() {
+    let request = PickRequest::default();
+    move || _ = black_box(pick(host.pools(), &request).expect("a target"))
 }

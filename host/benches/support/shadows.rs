@@ -3,14 +3,11 @@
 //! Picks come as fast as one thread makes them, which is more than the candidate on its own thread of low
 //! priority can be asked for: the rest is dropped and counted, and printed as missed.
 
-use std::hint::black_box;
-
 use loadline::config::{PoolConfig, ShadowConfig};
-use loadline::pick::{PickRequest, pick};
-use loadline::run::{Host, Loadline};
+use loadline::run::Loadline;
 use nix::time::ClockId;
 
-use crate::farm::{config, feed, runtime};
+use crate::farm::{config, feed, picks, runtime};
 use crate::turns::ratio;
 
 /// Goal of a pick with a shadow that is asked for every pick, as a ratio.
@@ -29,11 +26,6 @@ pub(crate) fn bench_shadow(targets: usize, share: f64) -> bool {
     let hosts = [start(Some(candidate)), start(None)];
     let [with, without] = hosts.each_ref().map(|loadline| loadline.host().expect("a host"));
     [with, without].iter().for_each(|host| feed(host, targets));
-    let request = PickRequest::default();
-    let picks = |host| {
-        let request = &request;
-        move || _ = black_box(pick(Host::pools(host), request).expect("a target"))
-    };
     let name = format!("{targets} targets, {:.0} %", share * 100.0);
     let thread = ClockId::CLOCK_THREAD_CPUTIME_ID;
     let good = ratio(&name, thread, SHADOW_RATIO, picks(with), picks(without));
