@@ -150,7 +150,7 @@ fn link_that_is_swapped_counts_each_time() {
 fn file_that_is_being_written_is_waited_for() {
     let mut host = Changing::start();
     let text = config(4).replace("[host]", "# a comment\n[host]");
-    for (limit, pauses_ms) in [(4, [0, 0]), (5, [250, 50]), (6, [1_000, 250])] {
+    for (limit, pauses_ms) in [(4, [0, 0]), (5, [250, 50]), (6, [500, 250])] {
         // Emptied, then written in two pieces by a slow program; the first would be a whole file.
         let text = text.replace("= 4", &format!("= {limit}"));
         let (first, second) = text.split_at(text.find("miss_limit").unwrap());

@@ -22,7 +22,7 @@ pub const RESCAN: Duration = Duration::from_secs(2);
 /// Time without events after which a burst of changes is over.
 const SETTLE: Duration = Duration::from_millis(100);
 /// The same while a file is open for writing: its end is an event of its own.
-const WRITING: Duration = Duration::from_millis(1_500);
+const WRITING: Duration = Duration::from_secs(3);
 /// Time after the first event at which is looked however many follow: of whole files, and of files
 /// that are being written.
 const LATEST: (Duration, Duration) = (RESCAN, Duration::from_secs(5));
