@@ -22,7 +22,7 @@ pub use machine::{Machine, Measured, MetricNames, Offered};
 pub use namesake::Namesake;
 pub use patience::MISSES_FACTOR_MAX;
 
-use machine::{Heard, NameSets};
+use machine::{Heard, Names};
 use namesake::Verdict;
 use patience::DeadRule;
 
@@ -79,9 +79,12 @@ pub struct Fleet {
     farm: String,
     rule: DeadRule,
     machines: Vec<Option<Machine>>,
+    /// By machine: the time listened after which something of it ends, so that those of whom nothing
+    /// ends need not be looked at.
+    due_ms: Vec<u64>,
     free: Vec<MachineId>,
     by_name: HashMap<Arc<str>, MachineId, foldhash::fast::RandomState>,
-    names: NameSets,
+    names: Names,
     listening: Listening,
     deaths: Deaths,
 }
@@ -111,9 +114,10 @@ impl Fleet {
             farm,
             rule: DeadRule { miss_limit },
             machines: Vec::new(),
+            due_ms: Vec::new(),
             free: Vec::new(),
             by_name: HashMap::default(),
-            names: NameSets::default(),
+            names: Names::default(),
             listening: Listening::default(),
             deaths: Deaths::default(),
         }
@@ -161,6 +165,12 @@ impl Fleet {
         let Some(id) = found.or_else(|| self.find(report.machine)) else {
             return self.insert(report, heard);
         };
+        let applied = self.change(id, report, heard);
+        self.set_due(id);
+        applied
+    }
+
+    fn change(&mut self, id: MachineId, report: &Report<'_>, heard: Heard) -> Applied {
         let Some(machine) = &mut self.machines[id.index()] else {
             return Applied::Full; // by_name only holds machines that exist
         };
@@ -194,6 +204,14 @@ impl Fleet {
     pub fn was_deaf(&mut self, length_ms: u64, until_ms: u64) {
         self.listening.deaf_ms = self.listening.deaf_ms.saturating_add(length_ms);
         self.listening.since_ms = self.listening.since_ms.max(until_ms);
+        // What was applied before this was known was heard when this host listened again.
+        let listened_ms = self.listening.at(until_ms);
+        for (machine, due_ms) in self.machines.iter_mut().zip(&mut self.due_ms) {
+            if let Some(machine) = machine {
+                machine.heard_ms = machine.heard_ms.min(listened_ms);
+                *due_ms = machine.due_ms();
+            }
+        }
     }
 
     /// Takes out the machines whose reports have stopped; those that are gone now. Everything that
@@ -201,28 +219,35 @@ impl Fleet {
     pub fn expire(&mut self, now_ms: u64) -> Vec<MachineId> {
         let listened_ms = self.listening.at(now_ms);
         let mut gone = Vec::new();
-        let mut forgotten = Vec::new();
-        for (id, machine) in (0..).map(MachineId).zip(&mut self.machines) {
-            let Some(machine) = machine else { continue };
-            // What was applied before it was known that this host had been deaf.
-            machine.heard_ms = machine.heard_ms.min(listened_ms);
-            let silent_ms = listened_ms - machine.heard_ms;
-            if machine.alive && silent_ms > machine.patience_ms {
-                machine.alive = false;
-                gone.push(id);
-            } else if !machine.alive && silent_ms > FORGET_AFTER_MS {
-                forgotten.push(id);
+        for id in (0..).map(MachineId).take(self.due_ms.len()) {
+            if self.due_ms[id.index()] < listened_ms {
+                gone.extend(self.expire_one(id, listened_ms).then_some(id));
+                self.set_due(id);
             }
-            machine.forget_namesake(listened_ms);
         }
         self.deaths.gone += gone.len() as u64;
-        for id in forgotten {
-            if let Some(machine) = self.machines[id.index()].take() {
-                self.by_name.remove(&machine.name);
-                self.free.push(id);
-            }
-        }
         gone
+    }
+
+    /// Ends what is over of a machine; whether it is gone now.
+    fn expire_one(&mut self, id: MachineId, listened_ms: u64) -> bool {
+        let Some(machine) = &mut self.machines[id.index()] else { return false };
+        machine.forget_namesake(listened_ms);
+        if machine.ends_ms() >= listened_ms {
+            return false;
+        }
+        if machine.alive {
+            machine.alive = false;
+            return true;
+        }
+        self.by_name.remove(&machine.name);
+        self.machines[id.index()] = None;
+        self.free.push(id);
+        false
+    }
+
+    fn set_due(&mut self, id: MachineId) {
+        self.due_ms[id.index()] = self.get(id).map_or(u64::MAX, Machine::due_ms);
     }
 
     /// How often machines were called gone.
@@ -256,12 +281,14 @@ impl Fleet {
         }
         let id = self.free.pop().unwrap_or_else(|| {
             self.machines.push(None);
+            self.due_ms.push(u64::MAX);
             MachineId(u32::try_from(self.machines.len() - 1).unwrap_or(u32::MAX))
         });
         let machine = Machine::new(report, heard, self.rule, &mut self.names);
         let is_alive = machine.alive;
         self.by_name.insert(Arc::clone(&machine.name), id);
         self.machines[id.index()] = Some(machine);
+        self.set_due(id);
         if is_alive { Applied::Joined(id) } else { Applied::Changed(id) }
     }
 }

@@ -319,7 +319,7 @@ struct Service {
 impl Machine {
     pub(super) fn of(machine: &fleet::Machine, targets: &Targets, now_ms: u64) -> Self {
         let service = |service: &fleet::Offered| Service {
-            name: service.name.clone(),
+            name: (&*service.name).into(),
             address: Arc::clone(&service.address),
             weight: service.weight,
             accepted: service.accepted,

@@ -8,11 +8,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::patience::DeadRule;
-use super::{Loss, Namesake};
+use super::{FORGET_AFTER_MS, Loss, Namesake};
 use crate::report::{Metrics, Report, Service, State, address};
 
-/// Sets of metric names remembered for sharing: farms have a few makes of machines.
-const NAME_SETS_MAX: usize = 64;
+/// Sets of metric names, and names of services, remembered for sharing: farms have a few makes of machines.
+const NAMES_MAX: usize = 64;
 
 /// The names of a report's metrics, shared by all reports that have the same ones, so that a lookup
 /// table made for them stays good.
@@ -30,8 +30,8 @@ pub struct Measured {
 /// One service of a machine.
 #[derive(Debug, Clone)]
 pub struct Offered {
-    /// Names the pool's service.
-    pub name: Box<str>,
+    /// Names the pool's service; shared by machines that offer it.
+    pub name: Arc<str>,
     /// As reported; empty: the machine's source address.
     reported: Box<str>,
     /// Where it can be reached.
@@ -101,10 +101,12 @@ pub(super) struct Heard {
     pub(super) heard_ms: u64,
 }
 
-/// The metric names of recent reports, newest first: machines of one make share them.
+/// The names of recent reports, newest first: machines of one make share them, so that comparing with
+/// them costs no look elsewhere.
 #[derive(Debug, Default)]
-pub(super) struct NameSets {
-    recent: VecDeque<MetricNames>,
+pub(super) struct Names {
+    sets: VecDeque<MetricNames>,
+    services: VecDeque<Arc<str>>,
 }
 
 impl Machine {
@@ -112,7 +114,7 @@ impl Machine {
         report: &Report<'_>,
         heard: Heard,
         rule: DeadRule,
-        names: &mut NameSets,
+        names: &mut Names,
     ) -> Self {
         let mut machine = Self {
             name: report.machine.into(),
@@ -125,7 +127,7 @@ impl Machine {
             source: heard.from,
             received_ms: heard.received_ms,
             captured_ms: heard.received_ms,
-            metrics: Measured { names: names.get(&[]), values: Vec::new() },
+            metrics: Measured { names: names.set(&[]), values: Vec::new() },
             services: Vec::new(),
             labels: Vec::new(),
             loss: Loss::default(),
@@ -151,7 +153,7 @@ impl Machine {
         report: &Report<'_>,
         heard: Heard,
         rule: DeadRule,
-        names: &mut NameSets,
+        names: &mut Names,
     ) {
         // A restarted agent counts from 1 again, and one that was restored from where it was: the gap
         // between two boots says nothing.
@@ -161,7 +163,7 @@ impl Machine {
         self.take(report, heard, rule, names);
     }
 
-    fn take(&mut self, report: &Report<'_>, heard: Heard, rule: DeadRule, names: &mut NameSets) {
+    fn take(&mut self, report: &Report<'_>, heard: Heard, rule: DeadRule, names: &mut Names) {
         self.boot = report.boot;
         self.seq = report.seq;
         self.interval_ms = report.interval_ms;
@@ -180,18 +182,30 @@ impl Machine {
         take_labels(&mut self.labels, &report.labels);
     }
 
-    fn take_services(&mut self, services: &[Service<'_>], has_moved: bool, names: &mut NameSets) {
+    /// The time listened after which it is gone or, where it is that already, forgotten.
+    pub(super) fn ends_ms(&self) -> u64 {
+        let silence_ms = if self.alive { self.patience_ms } else { FORGET_AFTER_MS };
+        self.heard_ms.saturating_add(silence_ms)
+    }
+
+    /// The time listened after which it ends, or its namesake does.
+    pub(super) fn due_ms(&self) -> u64 {
+        let other_ms = self.other.as_deref().map_or(u64::MAX, Namesake::ends_ms);
+        self.ends_ms().min(other_ms)
+    }
+
+    fn take_services(&mut self, services: &[Service<'_>], has_moved: bool, names: &mut Names) {
         let implied = [Service::implied()];
         let services = if services.is_empty() { &implied } else { services };
         let same = self.services.len() == services.len()
             && self.services.iter().zip(services).all(|(a, b)| *a.name == *b.name);
         if !same {
             let offered = |service: &Service<'_>| Offered {
-                name: service.name.into(),
+                name: names.service(service.name),
                 reported: service.address.into(),
                 address: address::offered(service.address, self.source).into(),
                 weight: service.weight,
-                metrics: Measured { names: names.get(&[]), values: Vec::new() },
+                metrics: Measured { names: names.set(&[]), values: Vec::new() },
                 accepted: 0,
                 completed: 0,
                 in_flight: 0,
@@ -244,26 +258,41 @@ impl Measured {
     }
 
     /// Replaces the values; the names are kept where they are the same.
-    fn take(&mut self, metrics: &Metrics<'_>, names: &mut NameSets) {
+    fn take(&mut self, metrics: &Metrics<'_>, names: &mut Names) {
         if !is_same(&self.names, &metrics.names) {
-            self.names = names.get(&metrics.names);
+            self.names = names.set(&metrics.names);
         }
         self.values.clear();
         self.values.extend_from_slice(&metrics.values);
     }
 }
 
-impl NameSets {
-    /// These names, shared with other reports that have the same ones.
-    fn get(&mut self, names: &[&str]) -> MetricNames {
-        if let Some(known) = self.recent.iter().find(|known| is_same(known, names)) {
-            return Arc::clone(known);
-        }
-        let new: MetricNames = names.iter().map(|name| (*name).into()).collect();
-        self.recent.truncate(NAME_SETS_MAX - 1);
-        self.recent.push_front(Arc::clone(&new));
-        new
+impl Names {
+    /// These metric names.
+    fn set(&mut self, names: &[&str]) -> MetricNames {
+        let is_known = |known: &MetricNames| is_same(known, names);
+        shared(&mut self.sets, is_known, || names.iter().map(|name| (*name).into()).collect())
     }
+
+    /// This service's name.
+    fn service(&mut self, name: &str) -> Arc<str> {
+        shared(&mut self.services, |known| **known == *name, || name.into())
+    }
+}
+
+/// The one of these that is meant, or a new one.
+fn shared<T: ?Sized>(
+    recent: &mut VecDeque<Arc<T>>,
+    is_meant: impl Fn(&Arc<T>) -> bool,
+    new: impl FnOnce() -> Arc<T>,
+) -> Arc<T> {
+    if let Some(known) = recent.iter().find(|known| is_meant(known)) {
+        return Arc::clone(known);
+    }
+    let new = new();
+    recent.truncate(NAMES_MAX - 1);
+    recent.push_front(Arc::clone(&new));
+    new
 }
 
 fn is_same(known: &MetricNames, names: &[&str]) -> bool {

@@ -60,6 +60,12 @@ impl Namesake {
         self.is_certain
     }
 
+    /// The time listened after which it is forgotten.
+    pub(super) fn ends_ms(&self) -> u64 {
+        let silence_ms = u64::from(self.interval_ms) * FORGET_INTERVALS;
+        self.heard_ms.saturating_add(silence_ms)
+    }
+
     /// An agent of which nothing has been heard yet.
     fn of(report: &Report<'_>, heard: Heard) -> Self {
         Self {
@@ -130,13 +136,7 @@ impl Machine {
 
     /// Forgets another agent of this name that is not heard any more.
     pub(super) fn forget_namesake(&mut self, listened_ms: u64) {
-        let is_silent = |other: &Namesake| {
-            let silent_ms = listened_ms.saturating_sub(other.heard_ms);
-            silent_ms > u64::from(other.interval_ms) * FORGET_INTERVALS
-        };
-        if self.other.as_deref().is_some_and(is_silent) {
-            self.other = None;
-        }
+        self.other.take_if(|other| other.ends_ms() < listened_ms);
     }
 
     /// The first agent of two at one address still reports: the name is its again.
