@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::cmsg_space;
+use nix::errno::Errno;
 use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, MultiHeaders, RecvMsg, SockaddrStorage, getsockopt, recvmmsg,
     setsockopt, sockopt,
@@ -26,6 +27,8 @@ use super::status::{Status, count};
 const BATCH_MAX: usize = 64;
 /// Datagrams asked for after a call that found few: preparing for more has its price.
 const FEW: usize = 4;
+/// Bytes of a usual datagram: a batch makes room for so many of them.
+const USUAL_BYTES: usize = 256;
 /// Room for one datagram: any fits. Not a power of two, or the slots would share cache lines' places.
 const SLOT_BYTES: usize = (1 << 16) + 1_088;
 /// Drains one socket.
@@ -53,14 +56,6 @@ pub fn enlarge(socket: &impl AsFd, bytes: usize) -> io::Result<usize> {
     Ok(getsockopt(socket, sockopt::RcvBuf)? / 2) // it doubles it, for its own books
 }
 
-/// What is known of one datagram of a batch.
-struct Arrival {
-    len: usize,
-    from: IpAddr,
-    stamp: Option<Duration>,
-    is_whole: bool,
-}
-
 impl Receiver {
     /// Prepares a bound socket.
     ///
@@ -79,64 +74,50 @@ impl Receiver {
     /// `WouldBlock`: nothing is there.
     pub fn receive(&mut self, socket: &impl AsRawFd) -> io::Result<Batch> {
         let begin = Instant::now();
-        let arrivals = self.take(socket).inspect_err(|error| {
-            if error.kind() == io::ErrorKind::WouldBlock {
+        let slots = self.slots.chunks_mut(SLOT_BYTES).take(self.ask);
+        let mut slices: Vec<_> = slots.map(|slot| [IoSliceMut::new(slot)]).collect();
+        // Made anew for each call: the kernel writes into them how much it used, and what is used
+        // again that way has no room for what it did not have the last time.
+        let space = cmsg_space!(TimeSpec, u32);
+        let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(self.ask, Some(space));
+        let flags = MsgFlags::MSG_DONTWAIT;
+        let results = recvmmsg(socket.as_raw_fd(), &mut headers, &mut slices, flags, None);
+        let results = results.inspect_err(|error| {
+            if *error == Errno::EWOULDBLOCK {
                 self.empty = begin;
             }
         })?;
         let (now, wall) = (Instant::now(), SystemTime::now());
         let wall = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let bytes = arrivals.iter().map(|arrival| arrival.len).sum();
-        let mut batch = Batch::with_capacity(arrivals.len(), bytes);
-        for (arrival, slot) in arrivals.iter().zip(self.slots.chunks(SLOT_BYTES)) {
-            if !arrival.is_whole {
+        let mut batch = Batch::with_capacity(self.ask, self.ask * USUAL_BYTES);
+        let (mut found, mut drops) = (0, None);
+        for message in results {
+            found += 1;
+            let (stamp, told) = control(&message);
+            drops = told.or(drops);
+            if message.flags.contains(MsgFlags::MSG_TRUNC) {
                 count(&self.status.truncated);
                 continue;
             }
-            let age = arrival.stamp.map_or(Duration::ZERO, |stamp| wall.saturating_sub(stamp));
+            let age = stamp.map_or(Duration::ZERO, |stamp| wall.saturating_sub(stamp));
             let received = now.checked_sub(age).map_or(self.empty, |at| at.max(self.empty));
-            batch.push(Datagram { bytes: &slot[..arrival.len], received, from: arrival.from });
+            let bytes = message.iovs().next().unwrap_or_default(); // there is no slice of nothing
+            batch.push(Datagram { bytes, received, from: source(&message) });
         }
-        if arrivals.len() < self.ask {
+        if found < self.ask {
             self.empty = begin;
         }
-        self.ask = if arrivals.len() < FEW { FEW } else { BATCH_MAX };
+        self.ask = if found < FEW { FEW } else { BATCH_MAX };
+        self.note_drops(drops);
         Ok(batch)
     }
 
-    fn take(&mut self, socket: &impl AsRawFd) -> io::Result<Vec<Arrival>> {
-        let mut slices: Vec<_> = self
-            .slots
-            .chunks_mut(SLOT_BYTES)
-            .take(self.ask)
-            .map(|slot| [IoSliceMut::new(slot)])
-            .collect();
-        // Made anew for each call: the kernel writes into them how much it used, and what is used
-        // again that way has no room for what it did not have the last time.
-        let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(
-            self.ask,
-            Some(cmsg_space!(TimeSpec, u32)),
-        );
-        let flags = MsgFlags::MSG_DONTWAIT;
-        let results = recvmmsg(socket.as_raw_fd(), &mut headers, &mut slices, flags, None)?;
-        let mut arrivals = Vec::with_capacity(self.ask);
-        let mut drops = None;
-        for message in results {
-            let (stamp, told) = control(&message);
-            drops = told.or(drops);
-            arrivals.push(Arrival {
-                len: message.bytes,
-                from: source(&message),
-                stamp,
-                is_whole: !message.flags.contains(MsgFlags::MSG_TRUNC),
-            });
-        }
-        if let Some(drops) = drops {
-            let new = drops.wrapping_sub(self.drops);
-            self.status.kernel_drops.fetch_add(new.into(), Ordering::Relaxed);
-            self.drops = drops;
-        }
-        Ok(arrivals)
+    /// Counts what the kernel has dropped since it told last.
+    fn note_drops(&mut self, drops: Option<u32>) {
+        let Some(drops) = drops else { return };
+        let new = drops.wrapping_sub(self.drops);
+        self.status.kernel_drops.fetch_add(new.into(), Ordering::Relaxed);
+        self.drops = drops;
     }
 }
 
