@@ -79,6 +79,11 @@ impl Look {
         wanted.iter().filter(is_missing).map(String::as_str).collect()
     }
 
+    /// Whether what begins with an interface's name is of one that exists, up or not.
+    pub(super) fn is_there(&self, named: &str) -> bool {
+        named.split(' ').next().is_some_and(|name| self.links.iter().any(|l| l.name == name))
+    }
+
     /// All names, for messages.
     pub(super) fn names(&self) -> String {
         let names: Vec<_> = self.links.iter().map(|link| link.name.as_str()).collect();

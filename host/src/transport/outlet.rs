@@ -117,7 +117,7 @@ impl Outlet {
         let Some(look) = Look::now(&mut self.troubles) else { return };
         let places = look.sending(self.groups, &self.wanted);
         self.senders.retain(|sender| places.contains(&sender.place));
-        self.troubles.keep(|what| !what.starts_with(ON) || places.iter().any(|p| on(p) == what));
+        self.troubles.keep(|what| what.strip_prefix(ON).is_none_or(|on| look.is_there(on)));
         complain_of_missing(&look, &self.wanted, &mut self.troubles);
         for place in places {
             if self.senders.iter().any(|sender| sender.place == place) {
