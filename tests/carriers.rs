@@ -1,9 +1,8 @@
-//! What datagrams and connections carry, and what they do when the other side does not: sizes, hops,
-//! other groups, two hosts on one machine, full buffers, peers that are silent, bad or do not read.
+//! What datagrams and connections carry, and what they do when the other side does not: sizes, other
+//! groups, two hosts on one machine, full buffers, peers that are silent, bad or do not read.
 
-use std::io::{ErrorKind, IoSliceMut, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -13,7 +12,6 @@ use loadline::config::Config;
 use loadline::report::{Keyring, Metrics, Report, wire};
 use loadline::run::Loadline;
 use loadline::transport::{Outlet, Receiver, Status};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, setsockopt, sockopt};
 
 use crate::support::net::{Net, by, configured, reports, throw};
 use crate::support::{Farm, PATIENCE, report};
@@ -40,45 +38,6 @@ fn large_reports_arrive_whole() {
     host.lists(&["a5", "b6", "c17", "d37", "e250"]);
     assert_eq!(host.metric("datagrams_truncated_total"), 0);
 }
-
-/// O-A07: the setting is on the wire.
-#[test]
-fn hops_are_as_configured() {
-    let Some(net) = Net::lan(&["h", "a"]) else { return };
-    for ttl in [1, 4, 255] {
-        let _agent = net.agent(
-            "a",
-            configured(&format!("ttl = {ttl}\ngroup = \"239.1.1.1:{}\"", 13_000 + ttl)),
-        );
-        let seen = net.within("h", move || {
-            let port = u16::try_from(13_000 + ttl).unwrap();
-            let socket = UdpSocket::bind((Ipv4Addr::new(239, 1, 1, 1), port)).unwrap();
-            setsockopt(&socket, sockopt::Ipv4RecvTtl, &true).unwrap();
-            socket
-                .join_multicast_v4(&Ipv4Addr::new(239, 1, 1, 1), &Ipv4Addr::new(10, 77, 1, 1))
-                .unwrap();
-            socket.set_read_timeout(Some(PATIENCE)).unwrap();
-            let (mut bytes, mut space) = ([0; 2_000], nix::cmsg_space!(libc_int));
-            let mut slices = [IoSliceMut::new(&mut bytes)];
-            let message = recvmsg::<SockaddrIn>(
-                socket.as_raw_fd(),
-                &mut slices,
-                Some(&mut space),
-                MsgFlags::empty(),
-            );
-            let message = message.unwrap();
-            let ttl = message.cmsgs().unwrap().find_map(|control| match control {
-                ControlMessageOwned::Ipv4Ttl(ttl) => Some(ttl),
-                _ => None,
-            });
-            ttl.unwrap()
-        });
-        assert_eq!(seen, ttl);
-    }
-}
-
-#[allow(non_camel_case_types, reason = "the kernel's word for a hop limit's type")]
-type libc_int = i32;
 
 /// O-A08: another process of the host's machine hears another group on the port.
 #[test]

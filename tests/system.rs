@@ -28,6 +28,7 @@ mod modules;
 mod net;
 mod operations;
 mod process;
+mod reach;
 mod regressions;
 mod reload;
 mod schedule;

@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use loadline::report::{Keyring, Report, wire};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::process::Process;
 use crate::support::net::{INTERVAL, Net, by, reports};
@@ -230,5 +231,58 @@ fn silent_connections_make_room_for_those_that_report() {
     let files = fs::read_dir(format!("/proc/{}/fd", host.child.id())).unwrap().count();
     assert!(files < 128, "{files} open files");
     drop(silent);
+    assert_eq!(host.end("-TERM"), Some(0));
+}
+
+/// O-C16: the machines behind two thousand connections vanish without a word. Their places are free
+/// when the silence that their reports promised is over, and a new machine is admitted meanwhile.
+#[test]
+fn half_open_connections_of_a_lost_network_are_closed() {
+    const CONNECTIONS: usize = 2_000;
+    let Some(net) = Net::lan(&["h", "far", "a"]) else { return };
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    if most < 4 * CONNECTIONS as u64 {
+        eprintln!("left out: this test needs {} open files, {most} are allowed", 4 * CONNECTIONS);
+        return;
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[host]\nlisten = \"127.0.0.1:14000\"\n";
+    let mut host = run(&net, "h", &folder, config, "host");
+    host.until("try ");
+    let files = fs::read_dir(format!("/proc/{}/fd", host.child.id())).unwrap();
+    let metric = |name: &str| {
+        let page = net.within("h", || get("http://127.0.0.1:14000/metrics", "").1);
+        let line = page.lines().find_map(|line| line.strip_prefix(&format!("loadline_{name} ")));
+        line.unwrap_or_else(|| panic!("{name}: {page}")).parse::<usize>().unwrap()
+    };
+    let until = |name, value| {
+        let begin = Instant::now();
+        while metric(name) != value {
+            assert!(begin.elapsed() < PATIENCE, "{name} is {} and not {value}", metric(name));
+        }
+    };
+    let files_before = files.count();
+    let connections = net.within("far", || {
+        let connect = |number| {
+            let mut stream = TcpStream::connect((Ipv4Addr::new(10, 77, 1, 1), 12_000)).unwrap();
+            if number % 2 == 0 {
+                let quick = Report { interval_ms: 1_000, ..report(&format!("m{number}"), &[]) };
+                stream.write_all(&framed(quick)).unwrap();
+            }
+            stream
+        };
+        (0..CONNECTIONS).map(connect).collect::<Vec<_>>()
+    });
+    until("tcp_connections_total", CONNECTIONS);
+    net.ip("far", "link del e1");
+    let _agent = net.agent("a", by(&["tcp://10.77.1.1:12000"]));
+    until("tcp_connections_total", CONNECTIONS + 1);
+    assert!(metric("tcp_open") > 1, "those that are lost still count");
+    until("tcp_open", 1);
+    assert_eq!(metric("tcp_closed_total"), CONNECTIONS, "closed by the host");
+    let files = fs::read_dir(format!("/proc/{}/fd", host.child.id())).unwrap().count();
+    assert!(files <= files_before + 8, "{files} open files, {files_before} before");
+    drop(connections);
     assert_eq!(host.end("-TERM"), Some(0));
 }

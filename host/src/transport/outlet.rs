@@ -200,3 +200,6 @@ fn on(place: &Place) -> String {
 pub(super) fn any(is_v4: bool) -> IpAddr {
     if is_v4 { Ipv4Addr::UNSPECIFIED.into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() }
 }
+
+#[cfg(test)]
+mod tests;
