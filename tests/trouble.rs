@@ -253,7 +253,8 @@ fn half_open_connections_of_a_lost_network_are_closed() {
     let files = fs::read_dir(format!("/proc/{}/fd", host.child.id())).unwrap();
     let metric = |name: &str| {
         let page = net.within("h", || get("http://127.0.0.1:14000/metrics", "").1);
-        let line = page.lines().find_map(|line| line.strip_prefix(&format!("loadline_{name} ")));
+        let start = format!("loadline_{name} ");
+        let line = page.lines().find_map(|line| line.strip_prefix(&start));
         line.unwrap_or_else(|| panic!("{name}: {page}")).parse::<usize>().unwrap()
     };
     let until = |name, value| {
@@ -267,7 +268,8 @@ fn half_open_connections_of_a_lost_network_are_closed() {
         let connect = |number| {
             let mut stream = TcpStream::connect((Ipv4Addr::new(10, 77, 1, 1), 12_000)).unwrap();
             if number % 2 == 0 {
-                let quick = Report { interval_ms: 1_000, ..report(&format!("m{number}"), &[]) };
+                let name = format!("m{number}");
+                let quick = Report { interval_ms: 1_000, ..report(&name, &[]) };
                 stream.write_all(&framed(quick)).unwrap();
             }
             stream

@@ -249,7 +249,7 @@ impl Table {
     /// Reads a connection's frames in a task of its own.
     fn serve(
         self: &Arc<Self>,
-        stream: TcpStream,
+        mut stream: TcpStream,
         from: SocketAddr,
         quiet: &mut Quiet<&'static str>,
         take: &impl Take,
@@ -264,10 +264,12 @@ impl Table {
         let from = from.ip().to_canonical();
         let (take, judge) = (take.clone(), judge.clone());
         self.add(|entry| async move {
-            if let Err(why) = read(stream, from, &entry, take, judge).await {
+            if let Err(why) = read(&mut stream, from, &entry, take, judge).await {
                 count(&entry.all.status.connections_closed);
                 tracing::debug!(%from, %why, "TCP connection closed");
             }
+            drop(entry); // whoever sees the end finds it counted
+            drop(stream);
         });
     }
 
@@ -295,13 +297,13 @@ impl Table {
 
 /// Reads frames until the other side closes; `Err`: why we did.
 async fn read(
-    mut stream: TcpStream,
+    stream: &mut TcpStream,
     from: IpAddr,
     entry: &Entry,
     take: impl Take,
     judge: impl Judge,
 ) -> Result<(), String> {
-    keep_alive(&stream).map_err(|error| error.to_string())?;
+    keep_alive(stream).map_err(|error| error.to_string())?;
     let mut pending = Vec::new();
     let mut patience = FIRST_FRAME;
     let mut deadline = Instant::now() + patience;

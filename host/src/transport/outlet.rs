@@ -116,7 +116,13 @@ impl Outlet {
         }
         let Some(look) = Look::now(&mut self.troubles) else { return };
         let places = look.sending(self.groups, &self.wanted);
-        self.senders.retain(|sender| places.contains(&sender.place));
+        let gone = self.senders.extract_if(.., |sender| !places.contains(&sender.place));
+        for Sender { place, to, .. } in gone {
+            let is_silent = !places.iter().any(|other| on(other) == on(&place));
+            if is_silent && self.troubles.begin(&on(&place)) {
+                tracing::warn!(interface = %place.interface, group = %to, "no reports here: the interface is down or has no address");
+            }
+        }
         self.troubles.keep(|what| what.strip_prefix(ON).is_none_or(|on| look.is_there(on)));
         complain_of_missing(&look, &self.wanted, &mut self.troubles);
         for place in places {

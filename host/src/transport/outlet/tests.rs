@@ -35,7 +35,7 @@ async fn minute_in_which_nothing_can_be_sent_costs_four_words() {
     let direct = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let ports = [&by_group, &direct].map(|ear| ear.local_addr().unwrap().port());
     let text = format!(
-        "[reports]\ninterfaces = [\"lo\"]\ngroup = \"{group}:{}\"\nsend_to = [\"udp://127.0.0.1:{}\"]",
+        "[agent]\n[reports]\ninterfaces = [\"lo\"]\ngroup = \"{group}:{}\"\nsend_to = [\"udp://127.0.0.1:{}\"]",
         ports[0], ports[1]
     );
     let mut outlet = Outlet::new(&Config::parse(&text).unwrap().reports, 1);
@@ -49,7 +49,8 @@ async fn minute_in_which_nothing_can_be_sent_costs_four_words() {
     }
     outlet.look();
     outlet.send(b"report");
-    outlet.run(mpsc::channel(1).1).await;
+    let (_, no_more) = mpsc::channel(1);
+    outlet.run(no_more).await;
     for ear in [by_group, direct] {
         ear.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         assert_eq!(ear.recv(&mut [0; 100]).unwrap(), b"report".len());
