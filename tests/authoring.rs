@@ -148,6 +148,25 @@ fn check_prints_every_step_and_stops_at_the_first_that_fails() {
     );
 }
 
+/// What a host's configuration allows a policy, it allows here.
+#[test]
+fn limits_are_those_of_the_configuration() {
+    let wasi = "(import \"wasi_snapshot_preview1\" \"proc_exit\" (func (param i32)))";
+    let config =
+        "[host.limits]\nfile = \"4KiB\"\n[[host.policy]]\nname = \"wasi\"\nwasi = \"trap\"\n";
+    let folder = with_files(&[
+        ("loadline.toml", config.as_bytes()),
+        ("p2c.wasm", &built_in("p2c")),
+        ("wasi.wasm", &importing_strategy(wasi, "")),
+    ]);
+    good(folder.path(), &["check", "wasi.wasm"]);
+    for command in ["check", "inspect", "run", "bench"] {
+        bad(folder.path(), &[command, "p2c.wasm"], 1, "longer than the 4096 bytes it may have");
+    }
+    std::fs::write(folder.path().join("loadline.toml"), "[host.limits]\nfile = 4\n").unwrap();
+    bad(folder.path(), &["check", "p2c.wasm"], 64, "host.limits.file");
+}
+
 #[test]
 fn inspect_says_what_a_file_is_even_if_it_is_refused() {
     let folder = with_files(&[

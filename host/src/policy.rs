@@ -12,6 +12,7 @@
 //! changes nothing but its own status.
 
 mod builtin;
+mod compiler;
 mod description;
 pub mod engine;
 pub mod guest;

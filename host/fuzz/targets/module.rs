@@ -28,8 +28,9 @@ libfuzzer_sys::fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, see
     }
 });
 
-/// A valid module near this one.
+/// A valid module near this one, if this is one: of others the tool itself would panic.
 fn changed(module: &[u8], seed: u64) -> Option<Vec<u8>> {
+    wasmparser::validate(module).ok()?;
     let mut mutate = WasmMutate::default();
     mutate.seed(seed).fuel(FUEL);
     mutate.run(module).ok()?.next()?.ok()

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::Failure;
 use crate::config::{Origin, Wasi};
 use crate::policy::steps::Steps;
-use crate::policy::{Form, Limits, Module, PolicyEngine};
+use crate::policy::{Form, Limits, Module, PolicyEngine, Rules};
 use crate::watch::read;
 
 const EXAMPLES: &str = "\
@@ -64,10 +64,10 @@ enum Command {
 pub(super) fn policy(arguments: &Arguments, origin: &Origin) -> Result<String, Failure> {
     match &arguments.command {
         Command::New(arguments) => new::new(arguments),
-        Command::Check(arguments) => check::check(arguments),
-        Command::Inspect(arguments) => inspect::inspect(arguments),
-        Command::Run(arguments) => run::run(arguments),
-        Command::Bench(arguments) => bench::bench(arguments),
+        Command::Check(arguments) => check::check(arguments, origin),
+        Command::Inspect(arguments) => inspect::inspect(arguments, origin),
+        Command::Run(arguments) => run::run(arguments, origin),
+        Command::Bench(arguments) => bench::bench(arguments, origin),
         Command::Keygen(arguments) => sign::keygen(arguments),
         Command::Sign(arguments) => sign::sign(arguments),
         Command::Verify(arguments) => sign::verify(arguments, origin),
@@ -82,7 +82,8 @@ struct Subject {
     /// Settings to try it with, a JSON object as the pool's configuration has it
     #[arg(long, value_name = "JSON", default_value = "{}")]
     settings: String,
-    /// Take imports of WASI as a host does that has wasi = "trap" for it
+    /// Take imports of WASI as a host does that has wasi = "trap" for it; other limits are those of
+    /// the configuration, by the file's name
     #[arg(long)]
     wasi_trap: bool,
 }
@@ -94,13 +95,19 @@ impl Subject {
         Arc::from(&*stem.to_string_lossy())
     }
 
+    /// An engine with the limits that a host of this configuration gives a policy of this name.
+    fn engine(&self, origin: &Origin) -> Result<PolicyEngine, Failure> {
+        let host = origin.load()?.host;
+        let limits = host.map(|host| Rules::of(&host).limits(&self.name())).unwrap_or_default();
+        let wasi = if self.wasi_trap { Wasi::Trap } else { limits.wasi };
+        engine(Limits { wasi, ..limits })
+    }
+
     /// Reads, checks and compiles it; what went wrong is the last step.
     fn load(&self, engine: &PolicyEngine, steps: &Steps) -> Result<Module, String> {
         let form = form(&self.file)?;
         let bytes = steps.run("read", || read(&self.file, engine.limits.file_bytes))?;
-        let wasi = if self.wasi_trap { Wasi::Trap } else { Wasi::Refuse };
-        let engine = engine.within(Limits { wasi, ..engine.limits.clone() });
-        Module::load(&engine, form, &bytes, steps).map_err(|error| error.to_string())
+        Module::load(engine, form, &bytes, steps).map_err(|error| error.to_string())
     }
 
     /// A failure that says which file is meant.

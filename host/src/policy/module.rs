@@ -9,14 +9,14 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError};
 
 use sha2::{Digest, Sha256};
 use wasmparser::{FunctionBody, Operator, Parser, Payload, ValidPayload, Validator, WasmFeatures};
 use wasmtime::component::Component;
 use wit_parser::Resolve;
 
-use super::engine::{Limits, PolicyEngine};
+use super::compiler;
+use super::engine::PolicyEngine;
 use super::guest::{FormulaPre, StrategyPre};
 use super::room::printable;
 use super::steps::Steps;
@@ -34,10 +34,6 @@ const CONTRACT_VERSION: &str = "1.0.0";
 /// Nesting of blocks in a function at most: the compiler's stack must hold it, and no program that
 /// anybody writes comes near.
 const NESTING_MAX: u32 = 1_000;
-/// Stack of the thread that compiles: nested code needs more than the usual one.
-const COMPILER_STACK_BYTES: usize = 64 << 20;
-/// How far the compiler stands back for threads that serve.
-const COMPILER_NICE: i32 = 19;
 /// How to build a module that exports the contract.
 const BUILD_HINT: &str = "build it with loadline-sdk for the target wasm32-unknown-unknown";
 
@@ -259,10 +255,11 @@ impl Module {
         let generation = Generation::of(bytes);
         let (engine, bytes, steps) = (engine.clone(), bytes.to_owned(), steps.clone());
         let limits = engine.limits.clone();
-        let pre = on_compiler_thread(&limits, move || match form {
+        let build = move || match form {
             Form::Wasm => build(&engine, &bytes, &steps),
             Form::Text => build(&engine, &steps.run("parse", || from_text(&bytes))?, &steps),
-        })?;
+        };
+        let pre = compiler::run(&limits, build, |reason| ModuleError::Compile { reason })?;
         Ok(Self { generation, pre })
     }
 
@@ -315,43 +312,6 @@ fn build(engine: &PolicyEngine, bytes: &[u8], steps: &Steps) -> Result<Pre, Modu
             Kind::Strategy => Pre::Strategy(StrategyPre::new(engine, &component).map_err(shape)?),
         })
     })
-}
-
-/// Runs the compiler where it cannot hurt: with a large stack, last of all that wants the processor (in a
-/// host that serves), given up when its time is over, and with a panic turned into an error, because the bytes are
-/// untrusted.
-fn on_compiler_thread<T: Send + 'static>(
-    limits: &Limits,
-    build: impl FnOnce() -> Result<T, ModuleError> + Send + 'static,
-) -> Result<T, ModuleError> {
-    let compile = |reason: String| ModuleError::Compile { reason };
-    let (send, built) = mpsc::channel();
-    let Limits { load, compile_last: last, .. } = *limits;
-    let compiler = std::thread::Builder::new()
-        .name("loadline-compile".to_owned())
-        .stack_size(COMPILER_STACK_BYTES);
-    let thread = compiler.spawn(move || {
-        // On Linux this is the thread's own. Where it is refused, the compiler runs as it is.
-        if last && let Err(error) = rustix::process::setpriority_process(None, COMPILER_NICE) {
-            tracing::debug!(%error, "the compiler runs at normal priority");
-        }
-        send.send(build()).ok(); // nobody waits for what took too long
-    });
-    let thread = thread.map_err(|error| compile(error.to_string()))?;
-    match built.recv_timeout(load) {
-        Ok(built) => built,
-        Err(RecvTimeoutError::Timeout) => {
-            Err(compile(format!("still compiling after {load:?} (host.limits.load)")))
-        }
-        Err(RecvTimeoutError::Disconnected) => {
-            let panic = thread.join().err();
-            let words = panic.as_ref().and_then(|panic| {
-                let text = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
-                text.or_else(|| panic.downcast_ref::<String>().cloned())
-            });
-            Err(compile(words.unwrap_or_else(|| "the compiler panicked".to_owned())))
-        }
-    }
 }
 
 /// The features that guests may use; the same as in the engine's settings.

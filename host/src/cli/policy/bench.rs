@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
-use super::{Failure, Subject, engine};
+use super::{Failure, Subject};
+use crate::config::Origin;
 use crate::policy::guest::{Request, TargetView};
 use crate::policy::steps::Steps;
-use crate::policy::{FormulaGuest, Kind, Limits, Module, PolicyEngine, StrategyGuest};
+use crate::policy::{FormulaGuest, Kind, Module, PolicyEngine, StrategyGuest};
 
 /// Targets that a host tells of in one update, and rows in one batch of loads.
 const BATCH: usize = 256;
@@ -31,9 +32,9 @@ pub(super) struct Arguments {
 }
 
 /// A line for each kind of call.
-pub(super) fn bench(arguments: &Arguments) -> Result<String, Failure> {
+pub(super) fn bench(arguments: &Arguments, origin: &Origin) -> Result<String, Failure> {
     let Arguments { subject, targets } = arguments;
-    let engine = engine(Limits::default())?;
+    let engine = arguments.subject.engine(origin)?;
     let begin = Instant::now();
     let module =
         subject.load(&engine, &Steps::default()).map_err(|reason| subject.failed(&reason))?;

@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 
-use super::{Failure, Subject, engine};
+use super::{Failure, Subject};
+use crate::config::Origin;
 use crate::policy::steps::{Step, Steps};
 use crate::policy::trial::{try_formula, try_strategy};
-use crate::policy::{FormulaGuest, Kind, Limits, Module, PolicyEngine, Start, StrategyGuest};
+use crate::policy::{FormulaGuest, Kind, Module, PolicyEngine, Start, StrategyGuest};
 
 /// What to check.
 #[derive(clap::Args)]
@@ -15,9 +16,9 @@ pub(super) struct Arguments {
 }
 
 /// The steps and the verdict; a bad file is a failure with the same words.
-pub(super) fn check(arguments: &Arguments) -> Result<String, Failure> {
+pub(super) fn check(arguments: &Arguments, origin: &Origin) -> Result<String, Failure> {
     let (subject, steps) = (&arguments.subject, Steps::default());
-    let engine = engine(Limits::default())?;
+    let engine = arguments.subject.engine(origin)?;
     let checked = subject
         .load(&engine, &steps)
         .and_then(|module| tried(&engine, subject, &module, &steps).map(|about| (module, about)));

@@ -4,11 +4,12 @@ use std::fmt::Write;
 
 use serde_json::json;
 
-use super::{Failure, Subject, engine};
+use super::{Failure, Subject};
+use crate::config::Origin;
 use crate::policy::inspect::Inspection;
 use crate::policy::schema::Setting;
 use crate::policy::steps::Steps;
-use crate::policy::{FormulaGuest, Kind, Limits, StrategyGuest};
+use crate::policy::{FormulaGuest, Kind, PolicyEngine, StrategyGuest};
 use crate::watch::read;
 
 /// What to look at.
@@ -34,31 +35,31 @@ struct Own {
 }
 
 /// What is in the file and, if it is a policy, what it says of itself.
-pub(super) fn inspect(arguments: &Arguments) -> Result<String, Failure> {
+pub(super) fn inspect(arguments: &Arguments, origin: &Origin) -> Result<String, Failure> {
     let subject = &arguments.subject;
-    let bytes = read(&subject.file, Limits::default().file_bytes)
-        .map_err(|reason| subject.failed(&reason))?;
+    let engine = subject.engine(origin)?;
+    let bytes =
+        read(&subject.file, engine.limits.file_bytes).map_err(|reason| subject.failed(&reason))?;
     let found = Inspection::of(&bytes);
-    let own = own(subject);
+    let own = own(&engine, subject);
     if arguments.json {
         return Ok(as_json(&found, &own).to_string());
     }
     Ok(as_text(subject, &found, &own))
 }
 
-fn own(subject: &Subject) -> Result<Own, String> {
-    let engine = engine(Limits::default()).map_err(|_| "the policy engine does not start")?;
-    let module = subject.load(&engine, &Steps::default())?;
+fn own(engine: &PolicyEngine, subject: &Subject) -> Result<Own, String> {
+    let module = subject.load(engine, &Steps::default())?;
     let (name, settings) = (subject.name(), &*subject.settings);
     let (about, metrics) = match module.kind() {
         Kind::Formula => {
-            let guest = FormulaGuest::start(&engine, &name, &module, settings)
+            let guest = FormulaGuest::start(engine, &name, &module, settings)
                 .map_err(|error| error.to_string())?;
             let metrics = guest.metrics().iter().map(|used| (used.name.clone(), used.fallback));
             (guest.description.clone(), metrics.collect())
         }
         Kind::Strategy => {
-            let guest = StrategyGuest::start(&engine, &name, &module, settings, 1)
+            let guest = StrategyGuest::start(engine, &name, &module, settings, 1)
                 .map_err(|error| error.to_string())?;
             (guest.description.clone(), Vec::new())
         }

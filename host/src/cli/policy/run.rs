@@ -9,10 +9,11 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::{Failure, Subject, engine};
+use super::{Failure, Subject};
+use crate::config::Origin;
 use crate::policy::guest::{Request, TargetView};
 use crate::policy::steps::Steps;
-use crate::policy::{FormulaGuest, Kind, Limits, Module, PolicyEngine, StrategyGuest};
+use crate::policy::{FormulaGuest, Kind, Module, PolicyEngine, StrategyGuest};
 
 /// A fleet file at most.
 const FLEET_BYTES_MAX: usize = 64 << 20;
@@ -122,10 +123,10 @@ fn one() -> f64 {
 }
 
 /// The decision or the loads, with what they came from.
-pub(super) fn run(arguments: &Arguments) -> Result<String, Failure> {
+pub(super) fn run(arguments: &Arguments, origin: &Origin) -> Result<String, Failure> {
     let subject = &arguments.subject;
     let machines = fleet(arguments)?;
-    let engine = engine(Limits::default())?;
+    let engine = arguments.subject.engine(origin)?;
     let module =
         subject.load(&engine, &Steps::default()).map_err(|reason| subject.failed(&reason))?;
     let result = match module.kind() {
