@@ -85,7 +85,7 @@ enum Who {
 
 impl Who {
     fn named(row: &Row) -> Self {
-        Self::Named(Arc::clone(&row.fresh.machine))
+        Self::Named(Arc::clone(&row.named.machine))
     }
 }
 
@@ -359,10 +359,14 @@ impl Scene {
         let load = self.candidates.first().map_or(f64::NAN, |chosen| chosen.load);
         let Some((ranking, rows)) = table.ranking() else { return };
         self.order_age_ms = Some(ranking.age_ms(focus.now_ms));
-        let row = |slot: u32| Some((slot, rows.get(slot as usize)?.as_ref()?));
-        let near = ranking.near(load).filter(|slot| !focus.chosen.contains(slot));
-        let near = near.take(2 * NEIGHBOURS).filter_map(row); // some may be gone
-        for (slot, row) in near.filter(|(_, row)| ranking.knows(row)).take(NEIGHBOURS) {
+        let mut near = [0; 2 * NEIGHBOURS]; // some may be gone
+        let others = ranking.near(load).filter(|slot| !focus.chosen.contains(slot));
+        let len = near.iter_mut().zip(others).map(|(place, slot)| *place = slot).count();
+        let row = |slot: &u32| Some((*slot, rows.get(*slot as usize)?.as_ref()?));
+        // They are all over the memory: asked for together, they come together.
+        near[..NEIGHBOURS.min(len)].iter().filter_map(row).for_each(|(_, row)| row.fetch());
+        let near = near[..len].iter().filter_map(row).filter(|(_, row)| ranking.knows(row));
+        for (slot, row) in near.take(NEIGHBOURS) {
             self.add(slot, Some(row), focus, |row| Who::Identity(row.fresh.identity));
         }
     }
@@ -379,7 +383,7 @@ impl Scene {
                 && let Some(row) = table.get(*slot)
                 && row.fresh.identity == *identity
             {
-                *who = Who::Named(Arc::clone(&row.fresh.machine));
+                *who = Who::Named(Arc::clone(&row.named.machine));
             }
         }
     }

@@ -336,7 +336,7 @@ impl Pool {
         if row.eligible {
             return Ok(());
         }
-        Err(format!("slot {slot} is {} and may not be picked", row.fresh.machine))
+        Err(format!("slot {slot} is {} and may not be picked", row.named.machine))
     }
 
     fn candidates(&self, is_unwanted: impl Fn(u32) -> bool) -> Vec<u32> {
@@ -401,8 +401,8 @@ impl TargetStatus {
     fn of(row: &Row, now_ms: u64) -> Self {
         let (latency_us, error_rate) = row.health.averages(now_ms);
         Self {
-            machine: Arc::clone(&row.fresh.machine),
-            address: Arc::clone(&row.fresh.address),
+            machine: Arc::clone(&row.named.machine),
+            address: Arc::clone(&row.named.address),
             load: row.fresh.load,
             eligible: row.eligible,
             picks: row.picks(),
@@ -420,8 +420,8 @@ impl TargetStatus {
 impl Picked {
     fn of(row: &Row) -> Self {
         Self {
-            machine: Arc::clone(&row.fresh.machine),
-            address: Arc::clone(&row.fresh.address),
+            machine: Arc::clone(&row.named.machine),
+            address: Arc::clone(&row.named.address),
             load: row.fresh.load,
         }
     }

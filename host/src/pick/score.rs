@@ -1,12 +1,13 @@
 //! One pool's loads: machines that changed in, targets with loads out, by the pool's formula.
 //!
-//! Each batch is one guest call. Which column of a report feeds which metric of the formula is looked
-//! up once for each set of metric names and kept. Invariants: a target that lacks a required metric
-//! has no load and is not asked about; a load that is NaN, infinite or negative is answered with the
-//! target's last good one; slots are given out again only after formula and strategy heard `leave`.
+//! Each batch is one guest call; [`columns`] finds the formula's metrics in a report. Invariants: a
+//! target that lacks a required metric has no load and is not asked about; a load that is NaN, infinite
+//! or negative is answered with the target's last good one; slots are given out again only after
+//! formula and strategy heard `leave`.
 //! [`beside`] is a formula in shadow.
 
 pub(super) mod beside;
+mod columns;
 
 use std::sync::Arc;
 
@@ -14,11 +15,11 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::key_hash;
 use super::pool::{Pool, log_restored};
-use super::table::Fresh;
-use crate::fleet::{Fleet, Machine, MachineId, MetricNames, Offered};
-use crate::policy::guest::MetricUse;
+use super::table::{Fresh, Named, PART_ROWS};
+use crate::fleet::{Fleet, Machine, MachineId, Offered};
 use crate::policy::{CallError, FormulaGuest, Kind};
 use crate::telemetry::Quiet;
+use columns::{Columns, Inputs};
 
 /// Rows of one `evaluate`: keeps a batch far below its deadline.
 const ROWS_MAX: usize = 1_024;
@@ -39,39 +40,22 @@ type OfPool = (u64, Arc<Mutex<Scorer>>);
 struct Scorer {
     pool: Arc<Pool>,
     formula: Option<FormulaGuest>,
-    wanted: Vec<Wanted>,
+    inputs: Inputs,
     slots: Slots,
     targets: Vec<Option<Scored>>,
     free: Vec<u32>,
+    /// Empty between two batches: its memory is used again.
+    batch: Batch,
     quiet: Quiet<Arc<str>>,
-}
-
-/// A metric the formula wants.
-struct Wanted {
-    name: Arc<str>,
-    fallback: Option<f64>,
 }
 
 /// What is kept of a target between two reports.
 struct Scored {
-    columns: Columns,
+    columns: Option<Arc<Columns>>,
     last_good: f64,
     identity: u64,
-}
-
-/// Where a target's report holds the formula's metrics.
-#[derive(Default)]
-struct Columns {
-    machine_names: Option<MetricNames>,
-    service_names: Option<MetricNames>,
-    places: Vec<Place>,
-}
-
-#[derive(Clone, Copy)]
-enum Place {
-    Machine(usize),
-    Service(usize),
-    Nowhere,
+    /// As its row has it; `None`: there is none yet.
+    named: Option<Named>,
 }
 
 /// Targets on their way to a load.
@@ -171,43 +155,55 @@ impl Scorer {
         Self {
             pool,
             formula: None,
-            wanted: Vec::new(),
+            inputs: Inputs::default(),
             slots: Slots::default(),
             targets: Vec::new(),
             free: Vec::new(),
+            batch: Batch::default(),
             quiet: Quiet::default(),
         }
     }
 
+    /// Takes what changed, a part at a time, so that each stays near until it is told.
     fn refresh(&mut self, fleet: &Fleet, changed: &[MachineId], now_ms: u64) {
+        changed.chunks(PART_ROWS).for_each(|part| self.refresh_part(fleet, part, now_ms));
+    }
+
+    fn refresh_part(&mut self, fleet: &Fleet, changed: &[MachineId], now_ms: u64) {
         let mut left = Vec::new();
-        let mut batch = Batch::default();
+        let mut batch = std::mem::take(&mut self.batch);
         for id in changed {
             match offered(fleet, *id, self.pool.service()) {
                 Some((machine, service)) => {
                     let slot = self.slot(*id);
                     let new = || Scored {
-                        columns: Columns::default(),
+                        columns: None,
                         last_good: f64::NAN,
                         identity: identity(&machine.name, &service.name),
+                        named: None,
                     };
                     let scored = self.targets[slot as usize].get_or_insert_with(new);
-                    let (columns, identity) = (&mut scored.columns, scored.identity);
-                    batch.add(slot, identity, machine, service, columns, &self.wanted);
+                    let (columns, inputs) = (&mut scored.columns, &mut self.inputs);
+                    let fresh = batch.add(slot, machine, service, columns, inputs);
+                    fresh.identity = scored.identity;
+                    fresh.named = scored.renamed(machine, service);
                 }
                 None => left.extend(self.slots.take(*id)),
             }
         }
         if batch.rows.is_empty() && left.is_empty() {
+            self.batch = batch;
             return;
         }
-        let columns = self.wanted.len();
+        let columns = self.inputs.len();
         let loads = self.formula.as_mut().map(|guest| batch.evaluate(guest, columns, now_ms));
         let loads = loads.and_then(|loads| self.keep_or_drop(loads));
         self.settle(&mut batch, loads.as_deref());
         self.forget(&left);
-        self.pool.publish(&left, batch.rows, now_ms);
+        self.pool.publish(&left, &mut batch.rows, now_ms);
         self.free.extend(left);
+        batch.clear();
+        self.batch = batch;
     }
 
     fn replace(
@@ -228,29 +224,32 @@ impl Scorer {
             }
             None => {}
         }
-        let wanted = wanted(&guest);
+        let mut inputs = Inputs::of(&guest);
         let mut batch = Batch::default();
         let mut columns = Vec::new();
         for (id, slot) in self.slots.iter() {
             if let Some((machine, service)) = offered(&fleet, id, self.pool.service()) {
-                let mut places = Columns::default();
+                let mut places = None;
+                let fresh = batch.add(slot, machine, service, &mut places, &mut inputs);
                 let known = self.targets[slot as usize].as_ref();
-                let identity = known.map_or(0, |scored| scored.identity);
-                batch.add(slot, identity, machine, service, &mut places, &wanted);
+                fresh.identity = known.map_or(0, |scored| scored.identity);
                 columns.push(places);
             }
         }
         drop(fleet); // reports are taken in meanwhile
-        let loads = batch.evaluate(&mut guest, wanted.len(), now_ms)?;
-        for ((slot, fresh), columns) in batch.rows.iter().zip(columns) {
-            let (last_good, identity) = (f64::NAN, fresh.identity);
-            self.targets[*slot as usize] = Some(Scored { columns, last_good, identity });
+        let loads = batch.evaluate(&mut guest, inputs.len(), now_ms)?;
+        // Those of another formula mean nothing to this one.
+        self.targets.iter_mut().flatten().for_each(|scored| scored.columns = None);
+        for ((slot, _), columns) in batch.rows.iter().zip(columns) {
+            if let Some(scored) = &mut self.targets[*slot as usize] {
+                (scored.columns, scored.last_good) = (columns, f64::NAN);
+            }
         }
         let decider = guest.decider.clone();
-        self.wanted = wanted;
+        self.inputs = inputs;
         self.formula = Some(guest);
         self.settle(&mut batch, Some(&loads));
-        self.pool.publish(&[], batch.rows, now_ms);
+        self.pool.publish(&[], &mut batch.rows, now_ms);
         self.pool.note_serving(Kind::Formula, decider);
         Ok(())
     }
@@ -286,12 +285,15 @@ impl Scorer {
 
     /// Says which metrics targets lack: a misspelled formula would else go unnoticed.
     fn complain(&mut self, batch: &Batch) {
-        for (_, fresh) in &batch.rows {
+        for (slot, fresh) in &batch.rows {
             for metric in &fresh.missing {
                 if self.quiet.may(Arc::clone(metric)) {
+                    let scored = self.targets[*slot as usize].as_ref();
+                    let named = scored.and_then(|scored| scored.named.as_ref());
+                    let machine = named.map_or("", |named| &named.machine);
                     let (pool, formula) = (self.pool.name(), self.pool.policy_name(Kind::Formula));
                     tracing::warn!(
-                        pool, %formula, %metric, machine = %fresh.machine,
+                        pool, %formula, %metric, %machine,
                         "a metric that the formula needs is not reported: the target has no load"
                     );
                 }
@@ -321,53 +323,65 @@ impl Scorer {
     }
 }
 
+impl Scored {
+    /// Who it is, if its row does not know that yet. Asked for with every report: where nothing is new
+    /// no count of an [`Arc`] is touched.
+    fn renamed(&mut self, machine: &Machine, service: &Offered) -> Option<Box<Named>> {
+        let is_known = |named: &Named| {
+            Arc::ptr_eq(&named.machine, &machine.name)
+                && Arc::ptr_eq(&named.address, &service.address)
+        };
+        if self.named.as_ref().is_some_and(is_known) {
+            return None;
+        }
+        let (machine, address) = (Arc::clone(&machine.name), Arc::clone(&service.address));
+        let named = self.named.insert(Named { machine, address });
+        Some(Box::new(named.clone()))
+    }
+}
+
 impl Batch {
-    /// Gathers a target's metrics.
+    /// Gathers a target's metrics; its row, for what the caller knows.
     fn add(
         &mut self,
         slot: u32,
-        identity: u64,
         machine: &Machine,
         service: &Offered,
-        columns: &mut Columns,
-        wanted: &[Wanted],
-    ) {
-        columns.find(machine, service, wanted);
+        columns: &mut Option<Arc<Columns>>,
+        inputs: &mut Inputs,
+    ) -> &mut Fresh {
         let start = self.values.len();
-        let mut missing = Vec::new();
-        for (place, wanted) in columns.places.iter().zip(wanted) {
-            let reported = match *place {
-                Place::Machine(column) => machine.metrics.values.get(column),
-                Place::Service(column) => service.metrics.values.get(column),
-                Place::Nowhere => None,
-            };
-            let reported = reported.copied().filter(|value| value.is_finite());
-            match reported.or(wanted.fallback) {
-                Some(value) => self.values.push(value),
-                None => missing.push(Arc::clone(&wanted.name)),
-            }
-        }
+        let missing = inputs.read(columns, machine, service, &mut self.values);
         if missing.is_empty() {
             self.whole.push(self.rows.len());
         } else {
             self.values.truncate(start);
         }
         let fresh = Fresh {
-            machine: Arc::clone(&machine.name),
-            address: Arc::clone(&service.address),
+            named: None,
             load: f64::NAN,
             // Two good weights can make none.
             weight: (machine.weight * service.weight).clamp(f64::MIN_POSITIVE, f64::MAX),
             in_flight: service.in_flight,
             accepted: service.accepted,
             completed: service.completed,
-            identity,
+            identity: 0,
             eligible: machine.takes_work(),
             captured_ms: machine.captured_ms,
             interval_ms: machine.interval_ms,
             missing,
         };
+        let index = self.rows.len();
         self.rows.push((slot, fresh));
+        &mut self.rows[index].1
+    }
+
+    /// Forgets the rows, and of the memory what a usual batch does not need.
+    fn clear(&mut self) {
+        self.rows.clear();
+        self.rows.shrink_to(ROWS_MAX);
+        self.whole.clear();
+        self.values.clear();
     }
 
     /// A load, good or bad, for each row that has every metric.
@@ -389,28 +403,6 @@ impl Batch {
     }
 }
 
-impl Columns {
-    /// Looks the places up again, if the report's names are not those of the last time.
-    fn find(&mut self, machine: &Machine, service: &Offered, wanted: &[Wanted]) {
-        let (of_machine, of_service) = (&machine.metrics.names, &service.metrics.names);
-        let is_same = |known: &Option<MetricNames>, names| {
-            known.as_ref().is_some_and(|known| Arc::ptr_eq(known, names))
-        };
-        if is_same(&self.machine_names, of_machine) && is_same(&self.service_names, of_service) {
-            return;
-        }
-        let column = |names: &MetricNames, name: &str| names.iter().position(|n| **n == *name);
-        let place = |wanted: &Wanted| {
-            let in_service = column(of_service, &wanted.name).map(Place::Service);
-            let in_machine = || column(of_machine, &wanted.name).map(Place::Machine);
-            in_service.or_else(in_machine).unwrap_or(Place::Nowhere)
-        };
-        self.places = wanted.iter().map(place).collect();
-        self.machine_names = Some(Arc::clone(of_machine));
-        self.service_names = Some(Arc::clone(of_service));
-    }
-}
-
 /// The machine and its service of this name, if it is alive and offers that.
 fn offered<'f>(
     fleet: &'f Fleet,
@@ -420,15 +412,6 @@ fn offered<'f>(
     let machine = fleet.get(id).filter(|machine| machine.alive)?;
     let service = machine.services.iter().find(|offered| *offered.name == *service)?;
     Some((machine, service))
-}
-
-/// The metrics that a formula wants.
-fn wanted(guest: &FormulaGuest) -> Vec<Wanted> {
-    let wanted = |metric: &MetricUse| Wanted {
-        name: metric.name.as_str().into(),
-        fallback: metric.fallback,
-    };
-    guest.metrics().iter().map(wanted).collect()
 }
 
 /// The same number for a target on every host, now and later.

@@ -28,11 +28,18 @@ pub(super) const ROSTER_MAX: usize = 50;
 /// Slots and names of a whole small pool.
 pub(super) type Roster = Arc<[(u32, Arc<str>)]>;
 
+/// Who a target is, as picks say it.
+#[derive(Debug, Clone)]
+pub(super) struct Named {
+    pub(super) machine: Arc<str>,
+    pub(super) address: Arc<str>,
+}
+
 /// What is written to a row.
 #[derive(Debug, Clone)]
 pub(super) struct Fresh {
-    pub(super) machine: Arc<str>,
-    pub(super) address: Arc<str>,
+    /// `None`: as the row has it.
+    pub(super) named: Option<Box<Named>>,
     /// NaN: not known.
     pub(super) load: f64,
     pub(super) weight: f64,
@@ -52,6 +59,8 @@ pub(super) struct Fresh {
 /// One target.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
+    pub(super) named: Named,
+    /// Its own `named` is `None`.
     pub(super) fresh: Fresh,
     /// Whether it may be picked. What the guest believes: written only where the guest is told.
     pub(super) eligible: bool,
@@ -131,37 +140,44 @@ impl Table {
         self.weigh();
     }
 
-    /// Writes a row; picks made before the capture are in its load and no longer counted.
-    pub(super) fn put(&mut self, slot: u32, fresh: Fresh, now_ms: u64) {
+    /// Writes a row; picks made before the capture are in its load and no longer counted. Only a row
+    /// that is there can be written without a name.
+    pub(super) fn put(&mut self, slot: u32, mut fresh: Fresh, now_ms: u64) {
         let index = slot as usize;
         if self.rows.len() <= index {
             self.rows.resize_with(index + 1, || None);
         }
-        let known = self.get(slot).map(|row| (row.fresh.machine == fresh.machine, row.is_live()));
-        let was_live = match known {
-            Some((true, was_live)) => was_live,
-            Some((false, _)) => {
+        let named = fresh.named.take().map(|named| *named);
+        let is_same = |row: &Row| named.as_ref().is_none_or(|n| n.machine == row.named.machine);
+        let known = self.get(slot).map(|row| (is_same(row), row.is_live()));
+        let was_live = match (known, &named) {
+            (Some((true, was_live)), _) => was_live,
+            (_, Some(named)) => {
                 self.remove(slot);
-                self.insert(slot, fresh.clone())
+                self.insert(slot, named.clone(), fresh.clone())
             }
-            None => self.insert(slot, fresh.clone()),
+            (_, None) => return,
         };
         let is_panic = self.care.is_panic;
         self.alter(slot, |row| {
             row.usage.captured(fresh.captured_ms);
             row.fresh = fresh;
             row.eligible = row.may_serve(is_panic);
+            if let Some(named) = named {
+                row.named = named;
+            }
         });
         self.greet(slot, was_live, now_ms);
     }
 
     /// A new row that may not serve yet; false: it was not live.
-    fn insert(&mut self, slot: u32, fresh: Fresh) -> bool {
+    fn insert(&mut self, slot: u32, named: Named, fresh: Fresh) -> bool {
         self.version += 1;
-        self.by_machine.insert(Arc::clone(&fresh.machine), slot);
+        self.by_machine.insert(Arc::clone(&named.machine), slot);
         self.roster = None;
-        let leases = self.parked.remove(&fresh.machine).unwrap_or_default();
+        let leases = self.parked.remove(&named.machine).unwrap_or_default();
         let row = Row {
+            named,
             fresh: Fresh { eligible: false, ..fresh },
             eligible: false,
             usage: Usage::with_leases(leases),
@@ -179,13 +195,13 @@ impl Table {
         self.version += 1;
         let Some(row) = self.rows.get_mut(slot as usize).and_then(Option::take) else { return };
         self.tally.subtract(&row);
-        self.by_machine.remove(&row.fresh.machine);
+        self.by_machine.remove(&row.named.machine);
         self.roster = None;
         self.hear(tap::Heard::Left(slot));
         self.part_with(slot, &row.health);
         let leases = row.usage.leases();
         if leases > 0 {
-            self.parked.insert(row.fresh.machine, leases);
+            self.parked.insert(row.named.machine, leases);
         }
     }
 
@@ -243,7 +259,7 @@ impl Table {
             return None;
         }
         if self.roster.is_none() {
-            let name = |(slot, row): (u32, &Row)| (slot, Arc::clone(&row.fresh.machine));
+            let name = |(slot, row): (u32, &Row)| (slot, Arc::clone(&row.named.machine));
             self.roster = Some(self.rows().map(name).collect());
         }
         self.roster.clone()
@@ -333,6 +349,13 @@ impl Row {
         self.fresh.eligible && (is_panic || self.health.ejection.is_none())
     }
 
+    /// Asks for the memory of what a view needs, and waits for none of it.
+    pub(super) fn fetch(&self) {
+        let Fresh { load, captured_ms, identity, .. } = self.fresh;
+        std::hint::black_box((load, captured_ms, identity, self.usage.picks(), self.eligible));
+        self.health.fetch();
+    }
+
     pub(super) fn view(&self, slot: u32, now_ms: u64) -> TargetView {
         let Fresh { load, weight, in_flight, accepted, completed, captured_ms, .. } = self.fresh;
         let age_ms = now_ms.saturating_sub(captured_ms);
@@ -380,9 +403,9 @@ impl Tally {
 impl Fresh {
     /// An eligible target.
     pub(super) fn of(machine: String, load: f64) -> Self {
+        let named = Named { machine: machine.into(), address: "10.0.0.1".into() };
         Self {
-            machine: machine.into(),
-            address: "10.0.0.1".into(),
+            named: Some(Box::new(named)),
             load,
             weight: 1.0,
             in_flight: 0,

@@ -21,12 +21,18 @@ const CATCH_UP_MAX: usize = 8;
 const CAUGHT_UP_ROWS: usize = 64;
 
 impl Pool {
-    /// Writes targets and tells the guest, a part at a time: picks go on in between.
-    pub(in crate::pick) fn publish(&self, left: &[u32], fresh: Vec<(u32, Fresh)>, now_ms: u64) {
+    /// Writes targets, which are taken out of `fresh`, and tells the guest, a part at a time: picks go
+    /// on in between.
+    pub(in crate::pick) fn publish(
+        &self,
+        left: &[u32],
+        fresh: &mut Vec<(u32, Fresh)>,
+        now_ms: u64,
+    ) {
         for left in left.chunks(PART_ROWS) {
             self.publish_part(left, &mut std::iter::empty(), now_ms);
         }
-        let mut fresh = fresh.into_iter();
+        let mut fresh = fresh.drain(..);
         while fresh.len() > 0 {
             self.publish_part(&[], &mut fresh.by_ref().take(PART_ROWS), now_ms);
             self.strategy.give_way();
@@ -39,20 +45,20 @@ impl Pool {
         fresh: &mut dyn Iterator<Item = (u32, Fresh)>,
         now_ms: u64,
     ) {
+        let mut views = Vec::with_capacity(PART_ROWS);
         let mut seat = self.strategy.take();
-        let views: Vec<_> = {
+        {
             let mut table = self.table.lock();
             left.iter().for_each(|slot| table.remove(*slot));
             let put = |(slot, fresh)| {
                 table.put(slot, fresh, now_ms);
                 table.tell(slot, now_ms)
             };
-            let views = fresh.filter_map(put).collect();
+            views.extend(fresh.filter_map(put));
             if table.has_noted(Noted::Now) {
                 self.has_news.store(true, Ordering::Release);
             }
-            views
-        };
+        }
         if let Seat::Guest(guest) = &mut *seat
             && let Err(fault) = tell(guest, left, &views, now_ms)
         {

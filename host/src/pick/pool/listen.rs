@@ -38,7 +38,7 @@ impl Pool {
     pub(in crate::pick) fn machine_at(&self, slot: u32, identity: u64) -> Option<Arc<str>> {
         let table = self.table.lock();
         let row = table.get(slot).filter(|row| row.fresh.identity == identity)?;
-        Some(Arc::clone(&row.fresh.machine))
+        Some(Arc::clone(&row.named.machine))
     }
 
     /// What is shown of its shadow; `None`: none was wanted.

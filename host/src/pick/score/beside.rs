@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use super::{Batch, Columns, ROWS_MAX, Wanted, offered, wanted};
+use super::columns::{Columns, Inputs};
+use super::{Batch, ROWS_MAX, offered};
 use crate::fleet::Fleet;
 use crate::policy::{CallError, FormulaGuest};
 
@@ -33,9 +34,9 @@ pub(in crate::pick) struct Beside {
     fleet: Arc<RwLock<Fleet>>,
     service: Arc<str>,
     guest: FormulaGuest,
-    wanted: Vec<Wanted>,
+    inputs: Inputs,
     /// By slot.
-    columns: Vec<Columns>,
+    columns: Vec<Option<Arc<Columns>>>,
 }
 
 impl Beside {
@@ -45,8 +46,8 @@ impl Beside {
         service: &str,
         guest: FormulaGuest,
     ) -> Self {
-        let wanted = wanted(&guest);
-        Self { fleet, service: service.into(), guest, wanted, columns: Vec::new() }
+        let inputs = Inputs::of(&guest);
+        Self { fleet, service: service.into(), guest, inputs, columns: Vec::new() }
     }
 
     /// Loads of these reports.
@@ -61,7 +62,7 @@ impl Beside {
         let mut all = Vec::with_capacity(due.len());
         for due in due.chunks(ROWS_MAX) {
             let batch = self.gather(due);
-            let loads = batch.evaluate(&mut self.guest, self.wanted.len(), now_ms)?;
+            let loads = batch.evaluate(&mut self.guest, self.inputs.len(), now_ms)?;
             let mut known = vec![None; batch.rows.len()];
             for (index, load) in batch.whole.iter().zip(loads) {
                 known[*index] = Some(load);
@@ -98,9 +99,9 @@ impl Beside {
             }
             let place = *slot as usize;
             if self.columns.len() <= place {
-                self.columns.resize_with(place + 1, Columns::default);
+                self.columns.resize_with(place + 1, || None);
             }
-            batch.add(*slot, 0, machine, service, &mut self.columns[place], &self.wanted);
+            batch.add(*slot, machine, service, &mut self.columns[place], &mut self.inputs);
         }
         batch
     }

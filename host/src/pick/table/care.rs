@@ -217,7 +217,7 @@ impl Table {
         let ejected = self.alter(slot, |row| {
             let warming = row.health.warming;
             let until_ms = row.health.eject(why, &config, now_ms);
-            (until_ms, warming, Arc::clone(&row.fresh.machine))
+            (until_ms, warming, Arc::clone(&row.named.machine))
         });
         let Some((until_ms, warming, machine)) = ejected else { return false };
         if let Some(warming) = warming {
@@ -447,7 +447,7 @@ mod tests {
                 3 => _ = table.record(slot, FAILED, now_ms),
                 4 if table.get(slot).is_some() => {
                     table.count_pick(slot, true, now_ms);
-                    let machine = table.get(slot).map(|row| Arc::clone(&row.fresh.machine));
+                    let machine = table.get(slot).map(|row| Arc::clone(&row.named.machine));
                     leases.extend(machine.map(|machine| (machine, now_ms)));
                 }
                 5 if !leases.is_empty() => {
