@@ -5,6 +5,7 @@ pub(crate) mod host;
 pub(crate) mod large;
 pub(crate) mod load;
 pub(crate) mod net;
+mod stalls;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};

@@ -30,6 +30,8 @@ mod native;
 mod reloads;
 #[path = "support/shadows.rs"]
 mod shadows;
+#[path = "../../tests/support/stalls.rs"]
+mod stalls;
 #[path = "support/turns.rs"]
 mod turns;
 
@@ -84,7 +86,7 @@ fn main() -> ExitCode {
             println!("the priority may not be set here: other programs' time counts as ours");
         }
         println!(
-            "reload, 10 000 targets    load ms   slowest pick ms   cpu   queued   parked   quiet"
+            "reload, 10 000 targets    load ms   slowest pick ms  stood still   cpu  queued  parked   quiet"
         );
         good &= bench_reload();
     }

@@ -1,9 +1,9 @@
 //! Clients that ask a host for targets, one request after the other, and what each answer took.
 //!
 //! A wait is also told apart: while the kernel lets the client wait for a processor, nobody waits for the
-//! host; while it lets the host's serving threads wait for one that somebody else has, neither. What other
-//! threads of the host had meanwhile, its compiler say, is the host's. Requests are counted under the phase
-//! in which they began, so that one run compares two.
+//! host; while it lets the host's serving threads wait for one that somebody else has, neither; nor while
+//! the machine stood still ([`Stalls`]). What other threads of the host had meanwhile, its compiler say, is
+//! the host's. Requests are counted under the phase in which they began, so that one run compares two.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::host::{CpuClock, HostProcess};
+use super::stalls::Stalls;
 
 /// Phases of one run.
 pub(crate) const PHASES: usize = 2;
@@ -26,6 +27,7 @@ pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     phase: Arc<AtomicUsize>,
     clients: Vec<JoinHandle<Asked>>,
+    stalls: Stalls,
 }
 
 /// What clients got.
@@ -41,6 +43,8 @@ pub(crate) struct Waits {
     /// In microseconds, sorted in what [`Load::stop`] returns.
     all: Vec<u32>,
     pub(crate) native: usize,
+    /// Those that took long.
+    slow: Vec<Slow>,
     /// By what is the host's of it.
     pub(crate) slowest: Slow,
     /// By the wall's clock.
@@ -50,7 +54,10 @@ pub(crate) struct Waits {
 /// One wait, and what of it the host cannot help.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Slow {
+    begin: Option<Instant>,
     wall: Duration,
+    /// A processor of the machine stood still.
+    stalled: Duration,
     /// The client was ready to run and did not.
     client_queued: Duration,
     /// One of the host's serving threads was.
@@ -60,20 +67,22 @@ pub(crate) struct Slow {
 }
 
 impl Slow {
-    /// What is the host's: all but waits for a processor that it does not have itself.
+    /// What is the host's: all but waits for a processor that it does not have itself, or, where that
+    /// is more, but the time that the machine stood still.
     pub(crate) fn served(&self) -> Duration {
         let elsewhere = self.host_queued.saturating_sub(self.host_cpu);
-        self.wall.saturating_sub(self.client_queued + elsewhere)
+        self.wall.saturating_sub(self.stalled.max(self.client_queued + elsewhere))
     }
 }
 
 impl std::fmt::Display for Slow {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (served, Self { wall, client_queued, host_queued, host_cpu }) = (self.served(), self);
+        let Self { wall, stalled, client_queued, host_queued, host_cpu, .. } = self;
         write!(
             f,
-            "{served:.2?} (wall {wall:.2?}; without a processor: client {client_queued:.2?}, host \
-             {host_queued:.2?}; host had {host_cpu:.2?})"
+            "{:.2?} (wall {wall:.2?}; the machine stood still for {stalled:.2?}; without a processor: \
+             client {client_queued:.2?}, host {host_queued:.2?}; host had {host_cpu:.2?})",
+            self.served()
         )
     }
 }
@@ -111,12 +120,15 @@ impl Waits {
         }
     }
 
-    fn add(&mut self, other: Self) {
+    fn add(&mut self, other: Self, stalls: &Stalls) {
         self.all.extend(other.all);
         self.all.sort_unstable();
         self.native += other.native;
-        self.note(other.slowest);
-        self.note(other.longest);
+        for mut slow in other.slow {
+            let stalled = |begin| stalls.within(begin, begin + slow.wall);
+            slow.stalled = slow.begin.map(stalled).unwrap_or_default();
+            self.note(slow);
+        }
     }
 }
 
@@ -129,7 +141,8 @@ impl Load {
             let client = Client::of(host);
             std::thread::spawn(move || ask(client, &served, &stop, &phase))
         };
-        Self { clients: (0..clients).map(start).collect(), stop, phase }
+        let stalls = Stalls::watch();
+        Self { clients: (0..clients).map(start).collect(), stop, phase, stalls }
     }
 
     /// Requests that begin from now on are counted there.
@@ -144,7 +157,7 @@ impl Load {
             let one = client.join().unwrap();
             all.bad.extend(one.bad);
             for (all, one) in all.phases.iter_mut().zip(one.phases) {
-                all.add(one);
+                all.add(one, &self.stalls);
             }
         }
         all
@@ -204,7 +217,9 @@ fn ask(mut client: Client, host: &Served, stop: &AtomicBool, phase: &AtomicUsize
             let [client_queued, host_queued] =
                 [0, 1].map(|of| queues[of].longest_since(&before[of]));
             let host_cpu = host.cpu.now() - cpu;
-            waits.note(Slow { wall, client_queued, host_queued, host_cpu });
+            let begin = Some(begin);
+            let stalled = Duration::ZERO; // nobody knows yet
+            waits.slow.push(Slow { begin, wall, stalled, client_queued, host_queued, host_cpu });
         }
         match answer {
             Ok(answer) => waits.native += usize::from(is_native(answer)),
