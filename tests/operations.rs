@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use loadline::config::{OnFault, PoolConfig};
 
 use crate::support::admin::{TOKEN, bad, call, farm, good, names};
-use crate::support::{Farm, built_in, pool, relabelled, trapping};
+use crate::support::{Farm, built_in, pool, relabelled, strategy, trapping};
 
 /// A test that waits longer than this has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -142,6 +142,35 @@ async fn what_is_no_policy_is_not_taken() {
     assert_eq!(serving(&farm), first);
     assert_eq!(names(farm.folder()), ["mine.wasm"]);
     farm.stop().await;
+}
+
+/// It compiles, and no pool that wants it could use it: a restart would find nothing that serves.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_start_is_not_taken_and_a_restart_finds_the_good_one() {
+    let wasm = built_in("least-loaded");
+    let farm = farm(mine(), &[("mine.wasm", &wasm)]).await;
+    let first = serving(&farm);
+    let trap = |function: &str| strategy(&format!("(func {function} unreachable)"));
+    for (bad_one, words) in [
+        (trap("$configure (param i32 i32 i64) (result i32)"), "configure trapped"),
+        (trap("$pick (param i64 i32 f64 i64 i64) (result i32)"), "pick trapped"),
+        (built_in("weighted"), "is a formula"),
+    ] {
+        let (status, answer) = call(&farm, "PUT", "/v1/policies/mine", Some(TOKEN), &bad_one);
+        assert_eq!((status, &answer["error"]["code"]), (422, &"policy_refused".into()), "{answer}");
+        let said = answer["error"]["message"].as_str().unwrap();
+        assert!(
+            said.contains("as the strategy of pool \"default\"") && said.contains(words),
+            "{said}"
+        );
+        assert_eq!(fs::read(farm.folder().join("mine.wasm")).unwrap(), wasm);
+        assert_eq!(serving(&farm), first);
+    }
+    let found = fs::read(farm.folder().join("mine.wasm")).unwrap();
+    farm.stop().await;
+    let again = Farm::with_files(mine(), &[("mine.wasm", &found)]).await;
+    assert_eq!(serving(&again), first);
+    again.stop().await;
 }
 
 /// What is answered to who announces so many bytes and waits for a word before sending them.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::pool::Wanted;
 use crate::policy::trial::{try_formula, try_strategy};
-use crate::policy::{FormulaGuest, Module, PolicyEngine, Start, StartError, Steps, StrategyGuest};
+use crate::policy::{
+    FormulaGuest, Kind, Module, PolicyEngine, Start, StartError, Steps, StrategyGuest,
+};
 
 /// A policy, its settings and its module.
 #[derive(Debug, Clone)]
@@ -37,6 +39,22 @@ impl Make {
     ) -> Result<(), StartError> {
         let mut trial = FormulaGuest::start_in_steps(self.start(engine, steps))?;
         Ok(steps.run("trial", || try_formula(&mut trial))?)
+    }
+
+    /// Starts and tries it as what it is wanted for, and throws it away.
+    ///
+    /// # Errors
+    /// It does not start, or the trial failed.
+    pub(super) fn tried(
+        &self,
+        kind: Kind,
+        engine: &PolicyEngine,
+        steps: &Steps,
+    ) -> Result<(), StartError> {
+        match kind {
+            Kind::Formula => self.try_formula(engine, steps),
+            Kind::Strategy => self.try_strategy(engine, steps),
+        }
     }
 
     /// A configured strategy.

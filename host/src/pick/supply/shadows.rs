@@ -159,8 +159,9 @@ impl Supply {
         let (kind, candidate) = (spec.kind(), &spec.candidate);
         let (from, generation) =
             (Arc::clone(&candidate.wanted.policy), candidate.module.generation);
-        let name = pool.wanted(kind).policy;
-        let adopted = self.library.adopt(&name, &from, generation)?;
+        let (pool, name) = (Arc::clone(pool), pool.wanted(kind).policy);
+        let kept = self.library.kept_of(&name, &from, generation)?;
+        let adopted = self.try_and_use(&name, kept)?;
         tracing::info!(
             pool = pool.name(), policy = %name, candidate = %from, %generation, %kind, why,
             "policy promoted from shadow"

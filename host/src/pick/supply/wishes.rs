@@ -1,10 +1,14 @@
-//! What operators want of policies: done by the library or a shadow, then every pool is supplied.
+//! What operators want of policies: tried, done by the library or a shadow, then every pool is supplied.
+
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
+use super::super::make::Make;
 use super::super::pool::index;
 use super::{Served, ShadowWish, Supply};
-use crate::policy::{Form, Generation, Kind, WishError};
+use crate::policy::library::Kept;
+use crate::policy::{Form, Generation, Kind, Steps, WishError};
 
 /// What an operator wants, and who waits for it.
 #[derive(Debug)]
@@ -46,10 +50,16 @@ impl Supply {
     pub(super) fn follow(&mut self, wish: Wish) {
         let Wish { name, action, done } = wish;
         let outcome = match action {
-            Action::Upload { form, bytes, signatures } => {
-                self.library.upload(&name, form, &bytes, signatures.as_deref()).map(Some)
-            }
-            Action::Activate(generation) => self.library.activate(&name, &generation).map(Some),
+            Action::Upload { form, bytes, signatures } => self
+                .library
+                .offered(&name, form, &bytes, signatures.as_deref())
+                .and_then(|kept| self.try_and_use(&name, kept))
+                .map(Some),
+            Action::Activate(generation) => self
+                .library
+                .kept(&name, &generation)
+                .and_then(|kept| self.try_and_use(&name, kept))
+                .map(Some),
             Action::Delete => self.library.delete(&name).map(|()| None),
             Action::Promote => self.promote_by_hand(&name).map(Some),
             // These change nothing of what serves.
@@ -66,6 +76,26 @@ impl Supply {
             self.wished(&name);
         }
         self.answer(&name, outcome, done);
+    }
+
+    /// Writes and uses a generation that starts in every pool which wants this name: else a restart
+    /// would find a file that no pool can use.
+    pub(super) fn try_and_use(&mut self, name: &str, kept: Kept) -> Result<Generation, WishError> {
+        for Served { pool, .. } in &self.served {
+            for kind in [Kind::Formula, Kind::Strategy] {
+                let wanted = pool.wanted(kind);
+                if *wanted.policy != *name {
+                    continue;
+                }
+                let make = Make { wanted, module: Arc::clone(&kept.module) };
+                let tried = make.tried(kind, &self.library.engine(name), &Steps::default());
+                tried.map_err(|error| {
+                    let pool = pool.name();
+                    WishError::Refused(format!("as the {kind} of pool {pool:?}: {error}"))
+                })?;
+            }
+        }
+        self.library.use_now(name, kept)
     }
 
     /// Tells who asked what became of it.

@@ -1,5 +1,5 @@
-//! What an operator asks of the library: it is done in the folder first, then here, so that a restart finds
-//! the same. A policy and its signatures are two files: the signatures of the old and the new content stand
+//! What an operator asks of the library: a generation is found or compiled, then, when who asked has seen it
+//! start, written into the folder and used, so that a restart finds the same. A policy and its signatures are two files: the signatures of the old and the new content stand
 //! there together while the policy itself is exchanged, so that whatever is found in between is vouched for.
 
 use std::fs::{self, File};
@@ -47,18 +47,18 @@ pub enum WishError {
 }
 
 impl Library {
-    /// Takes a file's content, with its signatures if there are any, as the newest generation of a name
-    /// and writes them into the folder.
+    /// A generation of a name from a file's content, with its signatures if there are any; nothing is
+    /// written or used yet, see [`use_now`](Self::use_now).
     ///
     /// # Errors
-    /// It is not good, and nothing has changed; or it cannot be written.
-    pub fn upload(
+    /// It is not good.
+    pub fn offered(
         &mut self,
         name: &str,
         form: Form,
         bytes: &[u8],
         signatures: Option<&str>,
-    ) -> Result<Generation, WishError> {
+    ) -> Result<Kept, WishError> {
         let (name, steps): (Arc<str>, _) = (Arc::from(name), Steps::default());
         let generation = Generation::of(bytes);
         let signatures = signatures.map(|text| for_content(text, generation)).transpose();
@@ -66,15 +66,14 @@ impl Library {
         let vouch = self.vouch(generation, signatures.as_deref())?;
         let compiled = self.compile(&name, form, bytes, &steps);
         let kept = compiled.map_err(|error| WishError::Refused(error.to_string()))?;
-        self.write_and_use(&name, Kept { signatures, vouch, ..kept })
+        Ok(Kept { signatures, vouch, ..kept })
     }
 
-    /// Goes to a generation that is kept, the previous one if `generation` is empty, and writes it
-    /// into the folder.
+    /// A generation that is kept, the previous one if `generation` is empty, to be used again.
     ///
     /// # Errors
-    /// It is not kept; or nobody vouches for it any more; or the folder cannot be written.
-    pub fn activate(&mut self, name: &str, generation: &str) -> Result<Generation, WishError> {
+    /// It is not kept; or nobody vouches for it any more.
+    pub fn kept(&self, name: &str, generation: &str) -> Result<Kept, WishError> {
         let entry = self.entries.get(name).ok_or_else(|| WishError::Unknown(name.to_owned()))?;
         let Some(kept) = entry.kept(generation).cloned() else {
             let kept: Vec<_> =
@@ -84,22 +83,21 @@ impl Library {
                 if generation.is_empty() { "no previous generation" } else { "no such generation" };
             return Err(WishError::NotKept(format!("{what} of {name} is kept; kept: {kept}")));
         };
-        self.use_again(name, kept)
+        self.vouched(kept)
     }
 
-    /// Takes a generation that is kept under another name as the newest of this one, and writes it
-    /// into the folder.
+    /// A generation that is kept under another name, to be used as the newest of this one.
     ///
     /// # Errors
-    /// It is not kept; or nobody vouches for it any more; or the folder cannot be written.
-    pub fn adopt(
-        &mut self,
+    /// It is not kept; or nobody vouches for it any more.
+    pub fn kept_of(
+        &self,
         name: &str,
         from: &str,
         generation: Generation,
-    ) -> Result<Generation, WishError> {
+    ) -> Result<Kept, WishError> {
         if name == from {
-            return self.activate(name, &generation.to_string());
+            return self.kept(name, &generation.to_string());
         }
         let entry = self.entries.get(from).ok_or_else(|| WishError::Unknown(from.to_owned()))?;
         let kept = entry.generations.iter().find(|kept| kept.generation() == generation);
@@ -108,15 +106,15 @@ impl Library {
         })?;
         let built_in = || Some((Form::Wasm, built_in(from)?.into()));
         let content = kept.content.clone().or_else(built_in);
-        self.use_again(name, Kept { content, ..kept })
+        self.vouched(Kept { content, ..kept })
     }
 
-    fn use_again(&mut self, name: &str, kept: Kept) -> Result<Generation, WishError> {
+    fn vouched(&self, kept: Kept) -> Result<Kept, WishError> {
         let vouch = match &kept.content {
             Some(_) => self.vouch(kept.generation(), kept.signatures.as_deref())?,
             None => Vouch::BuiltIn,
         };
-        self.write_and_use(&Arc::from(name), Kept { vouch, ..kept })
+        Ok(Kept { vouch, ..kept })
     }
 
     /// Removes the files of a name: at once, without grace.
@@ -158,8 +156,12 @@ impl Library {
         ["wasm", "formula"].map(path).into_iter().filter(|path| path.exists()).collect()
     }
 
-    fn write_and_use(&mut self, name: &Arc<str>, kept: Kept) -> Result<Generation, WishError> {
-        let generation = kept.generation();
+    /// Writes a generation into the folder and takes it as the newest of this name.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn use_now(&mut self, name: &str, kept: Kept) -> Result<Generation, WishError> {
+        let (name, generation) = (&Arc::<str>::from(name), kept.generation());
         let mut others = self.files_of(name);
         let origin = match &kept.content {
             None => Origin::BuiltIn,
