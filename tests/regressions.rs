@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use loadline::report::Report;
+use serde_json::Value;
 
-use crate::support::{Farm, formula, pool, report};
+use crate::support::{Farm, formula, pool, report, strategy};
 
 /// A formula of one metric, `cpu`, that runs `body` before it answers the metric as the load.
 fn evaluate(body: &str) -> String {
@@ -61,9 +62,9 @@ async fn formula_that_fails_on_the_fleet_does_not_replace_the_old_one() {
     farm.stop().await;
 }
 
-/// So did one that fails on the old one's state.
+/// One that fails on the old one's state could not get in while the old one served.
 #[tokio::test(flavor = "multi_thread")]
-async fn formula_that_fails_on_the_old_state_does_not_replace_the_old_one() {
+async fn formula_that_fails_on_the_old_state_starts_without_it() {
     let keeps = "(func $save (result i32) (i32.store (i32.const 192) (i32.const 224))
         (i32.store (i32.const 196) (i32.const 3)) (i32.const 192))";
     let mut farm = farm_with_formula(keeps).await;
@@ -73,12 +74,61 @@ async fn formula_that_fails_on_the_old_state_does_not_replace_the_old_one() {
     let fails = "(func $restore (param i32 i32) (result i32)
         (if (i32.eq (local.get 1) (i32.const 3)) (then unreachable)) (i32.const 1))";
     farm.drop_in("mine.wasm", &formula(fails));
-    let trouble = |farm: &Farm| farm.policy("formula")["trouble"].as_str().map(str::to_owned);
-    let trouble = farm.until("the refusal", trouble).await;
-    assert!(trouble.contains("is not used: restore trapped"), "{trouble}");
+    let news = |farm: &Farm| (farm.policy("formula")["generation"] != old).then_some(());
+    farm.until("the new one", news).await;
     let policy = farm.policy("formula");
-    assert_eq!((&policy["generation"], &policy["faults"]), (&old, &0.into()));
-    assert_eq!(farm.get("/v1/target")["load"], 7.0);
+    assert_eq!((&policy["trouble"], &policy["faults"]), (&Value::Null, &0.into()), "{policy}");
+    farm.report(&["a"], &[("cpu", 8.0)]);
+    farm.until("a load of it", |farm| (farm.get("/v1/target")["load"] == 8.0).then_some(())).await;
+    farm.stop().await;
+}
+
+/// The same of a strategy.
+#[tokio::test(flavor = "multi_thread")]
+async fn strategy_that_fails_on_the_old_state_starts_without_it() {
+    let keeps = "(func $save (result i32) (i32.store (i32.const 192) (i32.const 224))
+        (i32.store (i32.const 196) (i32.const 3)) (i32.const 192))";
+    let fails = "(func $restore (param i32 i32) (result i32)
+        (if (i32.eq (local.get 1) (i32.const 3)) (then unreachable)) (i32.const 1))";
+    let mut farm = Farm::with_files(
+        vec![pool("default", "weighted", "mine")],
+        &[("mine.wasm", &strategy(keeps))],
+    )
+    .await;
+    farm.report(&["a"], &[("cpu", 0.5), ("memory", 0.5)]);
+    farm.eligible(1).await;
+    let old = farm.policy("strategy")["generation"].clone();
+    farm.drop_in("mine.wasm", &strategy(fails));
+    let news = |farm: &Farm| (farm.policy("strategy")["generation"] != old).then_some(());
+    farm.until("the new one", news).await;
+    assert_eq!(farm.policy("strategy")["faults"], 0);
+    assert_eq!(farm.target(""), "a");
+    farm.stop().await;
+}
+
+/// The old formula failed when it was to save, the new one at the first load: neither came back.
+#[tokio::test(flavor = "multi_thread")]
+async fn formula_comes_back_though_old_and_new_one_fail_at_the_swap() {
+    let notes = evaluate(
+        "(if (local.get 2) (then (if (f64.eq (f64.load (local.get 3)) (f64.const 7))
+            (then (i32.store (i32.const 3000) (i32.const 1))))))",
+    );
+    let traps = "(func $save (result i32) (if (i32.load (i32.const 3000)) (then unreachable))
+        (i32.store (i32.const 192) (i32.const 0)) (i32.store (i32.const 196) (i32.const 0))
+        (i32.const 192))";
+    let mut farm = farm_with_formula(&format!("{notes}{traps}")).await;
+    farm.report(&["a"], &[("cpu", 7.0)]);
+    farm.eligible(1).await;
+    let fails = evaluate(
+        "(if (local.get 2) (then (if (f64.eq (f64.load (local.get 3)) (f64.const 7))
+            (then unreachable))))",
+    );
+    farm.drop_in("mine.wasm", &formula(&fails));
+    let trouble = |farm: &Farm| farm.policy("formula")["trouble"].as_str().map(str::to_owned);
+    farm.until("the fault", trouble).await;
+    assert_eq!(farm.get("/v1/target")["load"], 7.0, "the last good one");
+    farm.report(&["a"], &[("cpu", 8.0)]);
+    farm.until("a load again", |farm| (farm.get("/v1/target")["load"] == 8.0).then_some(())).await;
     farm.stop().await;
 }
 

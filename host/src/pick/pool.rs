@@ -35,7 +35,7 @@ use crate::policy::guest::Request;
 use crate::policy::{CallError, Decider, Kind, StrategyGuest};
 use counts::Looks;
 pub use counts::{Answers, Counts};
-pub(super) use feed::{HOSTS, log_restored};
+pub(super) use feed::{HOSTS, Heir, log_restored};
 pub use policies::PolicyStatus;
 use policies::{BUSY, NO_ANSWER, Scheduled};
 pub(super) use policies::{Wanted, index};

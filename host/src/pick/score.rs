@@ -14,7 +14,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::key_hash;
-use super::pool::{Pool, log_restored};
+use super::pool::{Heir, Pool, log_restored};
 use super::table::{Fresh, Named, PART_ROWS};
 use crate::fleet::{Fleet, Machine, MachineId, Offered};
 use crate::policy::{CallError, FormulaGuest, Kind};
@@ -108,7 +108,8 @@ impl Scorers {
         }
     }
 
-    /// Puts a configured formula in place, with the old one's state and every load anew.
+    /// Puts a configured formula in place, with the old one's state, if it is to have that, and every
+    /// load anew.
     ///
     /// # Errors
     /// The new formula failed; the old one and its loads stay.
@@ -116,13 +117,14 @@ impl Scorers {
         &self,
         pool: &Pool,
         guest: FormulaGuest,
+        heir: Heir,
         now_ms: u64,
     ) -> Result<(), CallError> {
         let pools = Arc::clone(&self.pools.read());
         let of_pool = pools.iter().find(|(number, _)| *number == pool.number);
         let Some((_, scorer)) = of_pool else { return Ok(()) }; // it was taken out meanwhile
         let fleet = self.fleet.read();
-        scorer.lock().replace(guest, fleet, now_ms)
+        scorer.lock().replace(guest, heir, fleet, now_ms)
     }
 }
 
@@ -209,18 +211,22 @@ impl Scorer {
     fn replace(
         &mut self,
         mut guest: FormulaGuest,
+        heir: Heir,
         fleet: RwLockReadGuard<'_, Fleet>,
         now_ms: u64,
     ) -> Result<(), CallError> {
         let policy = Arc::clone(&guest.decider.policy);
         // Another policy would not understand its state.
-        let old = self.formula.as_mut().filter(|old| old.decider.policy == policy);
-        match old.map(FormulaGuest::save) {
-            Some(Ok(state)) => log_restored(&policy, guest.restore(&state)?),
-            // The old one's state is lost with it; its loads serve until the new ones are there.
-            Some(Err(fault)) => {
+        let is_heir =
+            |old: &&mut FormulaGuest| heir == Heir::OfState && old.decider.policy == policy;
+        let old = self.formula.as_mut().filter(is_heir);
+        match old.map(|old| (old.serial, old.save())) {
+            Some((_, Ok(state))) => log_restored(&policy, guest.restore(&state)?),
+            // The old one's state is lost with it; its loads serve until the new ones are there, and if
+            // the new one fails, too, one of both is started again.
+            Some((serial, Err(fault))) => {
                 self.formula = None;
-                self.pool.note_fault(Kind::Formula, &fault, None);
+                self.pool.note_fault(Kind::Formula, &fault, Some(serial));
             }
             None => {}
         }

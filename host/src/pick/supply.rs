@@ -24,7 +24,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::Pools;
 use super::make::Make;
-use super::pool::{Pool, index};
+use super::pool::{Heir, Pool, index};
 use super::score::Scorers;
 use super::shadow::{Running, State};
 use crate::clock::{Clock, WallClock};
@@ -378,10 +378,10 @@ impl Supply {
     fn seat_formula(&self, pool: &Pool, make: &Make, steps: &Steps) -> Result<u64, StartError> {
         let engine = self.library.engine(&make.wanted.policy);
         make.try_formula(&engine, steps)?;
-        steps.run("swap", || {
+        self.swap(steps, |heir| {
             let guest = make.formula(&engine)?;
             let serial = guest.serial;
-            self.scorers.replace(pool, guest, self.clock.now_ms())?;
+            self.scorers.replace(pool, guest, heir, self.clock.now_ms())?;
             Ok(serial)
         })
     }
@@ -389,12 +389,27 @@ impl Supply {
     fn seat_strategy(&self, pool: &Pool, make: &Make, steps: &Steps) -> Result<u64, StartError> {
         let engine = self.library.engine(&make.wanted.policy);
         make.try_strategy(&engine, steps)?;
-        steps.run("swap", || {
+        self.swap(steps, |heir| {
             let guest = make.strategy(&engine)?;
             let serial = guest.serial;
-            pool.seat_strategy(guest, self.clock.now_ms())?;
+            pool.seat_strategy(guest, heir, self.clock.now_ms())?;
             Ok(serial)
         })
+    }
+
+    /// Swaps with the old one's state, or, where the new one fails on that, without.
+    fn swap(
+        &self,
+        steps: &Steps,
+        swap: impl Fn(Heir) -> Result<u64, StartError>,
+    ) -> Result<u64, StartError> {
+        match steps.run("swap", || swap(Heir::OfState)) {
+            Err(StartError::Call(fault)) if fault.call() == "restore" => {
+                tracing::warn!(%fault, "the old one's state cannot be taken over: swapped without");
+                steps.run("swap", || swap(Heir::OfNothing))
+            }
+            swapped => swapped,
+        }
     }
 
     fn changed(&self) {

@@ -56,22 +56,32 @@ impl Drop for Working {
     }
 }
 
+/// Why work did not come to its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Unfinished {
+    /// Of itself, in words.
+    Failed(String),
+    /// The machine had no time for it, in words: another time it may.
+    Busy(String),
+}
+
 /// Runs this there. A panic becomes an error, because the bytes are untrusted.
 ///
 /// # Errors
-/// Its own, or in words why it did not come to its end.
+/// Its own, or why it did not come to its end.
 pub(super) fn run<T, E>(
     limits: &Limits,
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
-    failed: impl Fn(String) -> E,
 ) -> Result<T, E>
 where
     T: Send + 'static,
-    E: Send + 'static,
+    E: From<Unfinished> + Send + 'static,
 {
+    let failed = |what: String| E::from(Unfinished::Failed(what));
     if GIVEN_UP.load(Ordering::Relaxed) >= GIVEN_UP_MAX {
-        let what = "that were given up are not at their end yet: try again when they are";
-        return Err(failed(format!("{GIVEN_UP_MAX} compilations {what}")));
+        let what =
+            "compilations that were given up are not at their end yet: tried again when they are";
+        return Err(Unfinished::Busy(format!("{GIVEN_UP_MAX} {what}")).into());
     }
     let Limits { load, compile_last, .. } = *limits;
     let (started, clock) = mpsc::channel();
@@ -91,11 +101,17 @@ where
     let thread = thread.map_err(|error| failed(error.to_string()))?;
     match wait(&result, clock.recv().ok(), load) {
         Ok(result) => result,
-        Err(RecvTimeoutError::Timeout) => {
+        Err(End::UsedUp) => {
             course.give_up();
             Err(failed(format!("still compiling after {load:?} (host.limits.load)")))
         }
-        Err(RecvTimeoutError::Disconnected) => {
+        Err(End::Starved) => {
+            course.give_up();
+            let had = "of the processor it did not have";
+            let what = format!("{load:?} (host.limits.load) {had} in {:?}", load * PATIENCE);
+            Err(Unfinished::Busy(what).into())
+        }
+        Err(End::Panicked) => {
             let panic = thread.join().err();
             let words = panic.as_ref().and_then(|panic| {
                 let text = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
@@ -106,23 +122,30 @@ where
     }
 }
 
+/// Why there is no result.
+enum End {
+    UsedUp,
+    Starved,
+    Panicked,
+}
+
 /// Waits until it has used this much of the processor by its clock.
-fn wait<R>(
-    result: &Receiver<R>,
-    clock: Option<ClockId>,
-    load: Duration,
-) -> Result<R, RecvTimeoutError> {
+fn wait<R>(result: &Receiver<R>, clock: Option<ClockId>, load: Duration) -> Result<R, End> {
     let begin = Instant::now();
     loop {
         let passed = begin.elapsed();
         let used = clock.and_then(|clock| clock_gettime(clock).ok()).map_or(passed, Duration::from);
-        if used >= load || passed >= load * PATIENCE {
-            return Err(RecvTimeoutError::Timeout);
+        if used >= load {
+            return Err(End::UsedUp);
+        }
+        if passed >= load * PATIENCE {
+            return Err(End::Starved);
         }
         // It cannot use it up sooner than this.
         match result.recv_timeout((load - used).max(LOOK)) {
+            Ok(result) => return Ok(result),
             Err(RecvTimeoutError::Timeout) => {}
-            end => return end,
+            Err(RecvTimeoutError::Disconnected) => return Err(End::Panicked),
         }
     }
 }
@@ -144,41 +167,45 @@ mod tests {
         Limits { load, compile_last: false, ..Limits::default() }
     }
 
+    /// What is a test's own, and what is not.
+    impl From<Unfinished> for String {
+        fn from(unfinished: Unfinished) -> Self {
+            match unfinished {
+                Unfinished::Failed(what) => what,
+                Unfinished::Busy(what) => format!("busy: {what}"),
+            }
+        }
+    }
+
     #[test]
     fn a_panic_is_an_error_with_its_words() {
-        let failed = |what| what;
-        let run = |text: &'static str| {
-            run(
-                &limits(Duration::from_secs(9)),
-                move || Err::<(), String>(panic_with(text)),
-                failed,
-            )
-        };
-        assert_eq!(run("too deep"), Err("too deep".to_owned()));
+        let work = || -> Result<(), String> { std::panic::panic_any("too deep".to_owned()) };
+        assert_eq!(run(&limits(Duration::from_secs(9)), work), Err("too deep".to_owned()));
     }
 
-    fn panic_with(text: &str) -> String {
-        std::panic::panic_any(text.to_owned())
-    }
-
-    /// Time on the processor counts: who waits for it is not given up, who uses it up is.
+    /// Time on the processor counts: who waits for it is not given up, who uses it up is, and who gets
+    /// none for long is another time.
     #[test]
     fn time_is_that_of_the_processor_and_those_given_up_are_counted_until_their_end() {
         let load = Duration::from_millis(100);
-        let waits = move || {
-            std::thread::park_timeout(load * 3);
-            Ok::<_, String>(7)
+        let waits = move |times: u32| {
+            move || {
+                std::thread::park_timeout(load * times);
+                Ok::<_, String>(7)
+            }
         };
-        assert_eq!(run(&limits(load), waits, |what| what), Ok(7));
+        assert_eq!(run(&limits(load), waits(3)), Ok(7));
         let (end, ended) = mpsc::channel::<()>();
         let spins = move || {
             while ended.try_recv() == Err(mpsc::TryRecvError::Empty) {}
             Ok::<_, String>(7)
         };
-        let said = run(&limits(load), spins, |what| what);
+        let said = run(&limits(load), spins);
         assert_eq!(said, Err("still compiling after 100ms (host.limits.load)".to_owned()));
         assert_eq!(GIVEN_UP.load(Ordering::Relaxed), 1);
         drop(end);
+        let said = run(&limits(load), waits(PATIENCE + 1));
+        assert!(said.is_err_and(|what| what.starts_with("busy: 100ms (host.limits.load) of the")));
         while GIVEN_UP.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now();
         }

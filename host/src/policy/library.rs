@@ -309,14 +309,18 @@ impl Library {
         };
         match compiled {
             Ok(kept) => self.accept(name, Kept { origin, signatures, vouch, ..kept }),
-            Err(reason) => {
-                let refused = Refused {
-                    path: path.to_owned(),
-                    generation: Some(generation),
-                    reason: reason.to_string(),
-                    steps: steps.taken(),
-                };
-                self.refuse(name, refused);
+            Err(error) => {
+                if matches!(error, ModuleError::Busy { .. }) {
+                    self.seen.remove(path); // it is no fault of the file: the next look tries again
+                }
+                let known = self.entries.get(name).and_then(|entry| entry.refused.as_ref());
+                let known = known.map(|known| (&known.path, known.generation, &known.reason));
+                let reason = error.to_string();
+                if known != Some((&path.to_owned(), Some(generation), &reason)) {
+                    let (path, generation) = (path.to_owned(), Some(generation));
+                    let steps = steps.taken();
+                    self.refuse(name, Refused { path, generation, reason, steps });
+                }
             }
         }
     }

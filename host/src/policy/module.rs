@@ -15,7 +15,7 @@ use wasmparser::{FunctionBody, Operator, Parser, Payload, ValidPayload, Validato
 use wasmtime::component::Component;
 use wit_parser::Resolve;
 
-use super::compiler;
+use super::compiler::{self, Unfinished};
 use super::engine::PolicyEngine;
 use super::guest::{FormulaPre, StrategyPre};
 use super::room::printable;
@@ -203,6 +203,12 @@ pub enum ModuleError {
         /// Wasmtime's words.
         reason: String,
     },
+    /// The machine had no time to compile it.
+    #[error("cannot be compiled now: {reason}")]
+    Busy {
+        /// In words.
+        reason: String,
+    },
     /// No engine at all.
     #[error("cannot start the policy engine: {reason}")]
     Engine {
@@ -259,7 +265,7 @@ impl Module {
             Form::Wasm => build(&engine, &bytes, &steps),
             Form::Text => build(&engine, &steps.run("parse", || from_text(&bytes))?, &steps),
         };
-        let pre = compiler::run(&limits, build, |reason| ModuleError::Compile { reason })?;
+        let pre = compiler::run(&limits, build)?;
         Ok(Self { generation, pre })
     }
 
@@ -285,6 +291,15 @@ impl Module {
         match &self.pre {
             Pre::Formula(_) => Kind::Formula,
             Pre::Strategy(_) => Kind::Strategy,
+        }
+    }
+}
+
+impl From<Unfinished> for ModuleError {
+    fn from(unfinished: Unfinished) -> Self {
+        match unfinished {
+            Unfinished::Failed(reason) => Self::Compile { reason },
+            Unfinished::Busy(reason) => Self::Busy { reason },
         }
     }
 }

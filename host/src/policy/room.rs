@@ -65,6 +65,17 @@ pub enum CallError {
 }
 
 impl CallError {
+    /// The contract's function that was called.
+    #[must_use]
+    pub fn call(&self) -> &'static str {
+        match self {
+            Self::Trap { call, .. }
+            | Self::Deadline { call, .. }
+            | Self::Memory { call, .. }
+            | Self::BadAnswer { call, .. } => call,
+        }
+    }
+
     /// A word for counters and answers.
     #[must_use]
     pub fn reason(&self) -> &'static str {

@@ -20,6 +20,15 @@ const CATCH_UP_MAX: usize = 8;
 /// Changed rows that may be left for the moment of the swap.
 const CAUGHT_UP_ROWS: usize = 64;
 
+/// Whether a new guest takes over the state of the old one of its policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::pick) enum Heir {
+    /// It does.
+    OfState,
+    /// It is fed the fleet alone.
+    OfNothing,
+}
+
 impl Pool {
     /// Writes targets, which are taken out of `fresh`, and tells the guest, a part at a time: picks go
     /// on in between.
@@ -66,14 +75,15 @@ impl Pool {
         }
     }
 
-    /// Puts a configured guest in the seat: feeds it the fleet, carries the old one's state over and
-    /// swaps. Requests are served by the old one meanwhile, but for the last moment.
+    /// Puts a configured guest in the seat: feeds it the fleet, carries the old one's state over, if it
+    /// is to have that, and swaps. Requests are served by the old one meanwhile, but for the last moment.
     ///
     /// # Errors
     /// The new guest failed; the old one stays.
     pub(in crate::pick) fn seat_strategy(
         &self,
         mut guest: StrategyGuest,
+        heir: Heir,
         now_ms: u64,
     ) -> Result<(), CallError> {
         let decider = guest.decider.clone();
@@ -88,6 +98,7 @@ impl Pool {
         self.feed(&mut guest, &mut fed, now_ms)?;
         // Another policy would not understand its state.
         if let Seat::Guest(old) = &mut *seat
+            && heir == Heir::OfState
             && old.decider.policy == decider.policy
         {
             match old.save() {
