@@ -37,6 +37,7 @@ mod signing;
 mod shadow;
 mod sim;
 mod sources;
+mod states;
 mod strain;
 mod trouble;
 mod walk;

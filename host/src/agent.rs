@@ -18,7 +18,7 @@ mod window;
 
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::clock::wall_ms;
@@ -49,6 +49,8 @@ const STALL: Duration = Duration::from_secs(1);
 /// Makes the reports of one machine.
 pub struct Agent {
     config: AgentConfig,
+    /// What it says of the machine.
+    state: watch::Receiver<State>,
     farm: String,
     keyring: Keyring,
     boot: u64,
@@ -122,8 +124,10 @@ impl Agent {
             [(false, accepted), (false, completed), (true, in_flight)]
         });
         let tallies = counters.map(|(level, waited_for)| Tally::new(level, waited_for)).collect();
+        let state = watch::channel(config.state).1;
         Self {
             config,
+            state,
             farm,
             keyring,
             boot,
@@ -136,6 +140,14 @@ impl Agent {
             answered: None,
             quiet: Quiet::default(),
         }
+    }
+
+    /// Says of itself, from its next report on, what is wanted here; without this, what its configuration
+    /// says.
+    #[must_use]
+    pub fn in_state(mut self, state: watch::Receiver<State>) -> Self {
+        self.state = state;
+        self
     }
 
     /// Reports only while every source answers: for a machine that has no agent of its own, where
@@ -207,7 +219,8 @@ impl Agent {
         if self.needs_answers && !self.check_answers() {
             return None; // silence says it: hosts count it as gone
         }
-        self.frame(State::Ready, now)
+        let state = *self.state.borrow();
+        self.frame(state, now)
     }
 
     /// Whether a report of use could leave now.
@@ -284,7 +297,14 @@ impl Agent {
 
     fn report(&self, state: State, values: &[f64], counts: &[u64]) -> Report<'_> {
         let (of_machine, mut rest) = values.split_at(self.config.metrics.len());
-        let services = self.config.services.iter().zip(counts.chunks_exact(3));
+        let services = &self.config.services;
+        // A report that names none offers the default one.
+        let is_nothing = !services.is_empty() && !services.iter().any(|service| service.enabled);
+        let state = match state {
+            State::Ready | State::Draining if is_nothing => State::Stopped,
+            state => state,
+        };
+        let services = services.iter().zip(counts.chunks_exact(3));
         Report {
             farm: &self.farm,
             machine: &self.config.machine,
@@ -296,10 +316,10 @@ impl Agent {
             weight: self.config.weight,
             metrics: named(&self.config.metrics, of_machine),
             services: services
-                .map(|(service, counts)| {
+                .filter_map(|(service, counts)| {
                     let (own, others) = rest.split_at(service.offer.metrics.len());
                     rest = others;
-                    offered(service, own, counts)
+                    (service.enabled || is_nothing).then(|| offered(service, own, counts))
                 })
                 .collect(),
             labels: self.config.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
@@ -324,7 +344,7 @@ fn named<'a>(metrics: &'a [MetricConfig], values: &[f64]) -> Metrics<'a> {
 }
 
 fn offered<'a>(service: &'a ServiceConfig, values: &[f64], counts: &[u64]) -> Service<'a> {
-    let ServiceConfig { name, offer } = service;
+    let ServiceConfig { name, offer, .. } = service;
     Service {
         name,
         address: &offer.address,

@@ -52,6 +52,20 @@ pub enum State {
     Leaving,
 }
 
+/// Those that can be asked for.
+impl std::str::FromStr for State {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "ready" => Ok(Self::Ready),
+            "draining" => Ok(Self::Draining),
+            "stopped" => Ok(Self::Stopped),
+            _ => Err(format!("{text:?} is not \"ready\", \"draining\" or \"stopped\"")),
+        }
+    }
+}
+
 /// Metrics by name; names and values have the same order and length.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Metrics<'a> {

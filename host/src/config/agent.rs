@@ -16,7 +16,7 @@ use super::metric::{EVERY_MAX, EVERY_MIN, MetricConfig, metric};
 use super::offer::{Offer, offer};
 use super::read::Section;
 use super::source::{MetricSource, SourceKind, SystemMetric};
-use crate::report::{METRICS_MAX, SERVICES_MAX, is_name};
+use crate::report::{METRICS_MAX, SERVICES_MAX, State, is_name};
 
 /// `[agent]`
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -28,6 +28,8 @@ pub struct AgentConfig {
     pub interval: Duration,
     /// Capacity relative to other machines, > 0.
     pub weight: f64,
+    /// Whether it takes work; never [`State::Leaving`].
+    pub state: State,
     /// Where applications push metrics and services' counters.
     pub push: PushAddress,
     /// Free words for constraints and failure domains.
@@ -56,6 +58,8 @@ pub enum PushAddress {
 pub struct ServiceConfig {
     /// Names the pool's service.
     pub name: String,
+    /// Whether it is offered.
+    pub enabled: bool,
     /// Where it is, and how its load is read.
     #[serde(flatten)]
     pub offer: Offer,
@@ -65,7 +69,7 @@ impl ServiceConfig {
     /// A service without metrics or counters.
     #[must_use]
     pub fn new(name: &str, address: &str) -> Self {
-        Self { name: name.to_owned(), offer: Offer::new(address) }
+        Self { name: name.to_owned(), enabled: true, offer: Offer::new(address) }
     }
 }
 
@@ -98,6 +102,7 @@ impl Default for AgentConfig {
             machine: host_name(),
             interval: Duration::from_secs(2),
             weight: 1.0,
+            state: State::Ready,
             push: PushAddress::Off,
             labels: BTreeMap::new(),
             metrics: vec![metric("cpu", SystemMetric::Cpu), metric("memory", SystemMetric::Memory)],
@@ -154,6 +159,7 @@ pub(super) fn agent(mut section: Section<'_>) -> AgentConfig {
         machine: section.name("machine", default.machine),
         interval: section.duration("interval", default.interval, EVERY_MIN..=EVERY_MAX),
         weight: section.weight("weight"),
+        state: section.checked("state").unwrap_or(default.state),
         push: section.checked("push").unwrap_or(default.push),
         labels: section.labels("labels"),
         metrics: match section.sections("metric") {
@@ -175,7 +181,8 @@ pub(super) fn agent(mut section: Section<'_>) -> AgentConfig {
 
 fn service(mut section: Section<'_>) -> ServiceConfig {
     let name = section.required_name("name");
-    let config = ServiceConfig { name, offer: offer(&mut section) };
+    let enabled = section.boolean("enabled", true);
+    let config = ServiceConfig { name, enabled, offer: offer(&mut section) };
     section.finish();
     config
 }

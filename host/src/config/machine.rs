@@ -13,6 +13,7 @@ use super::metric::{EVERY_MAX, EVERY_MIN};
 use super::offer::{Offer, offer};
 use super::read::Section;
 use super::source::SourceKind;
+use crate::report::State;
 
 /// `[[machine]]`
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -24,6 +25,8 @@ pub struct MachineConfig {
     /// Time between two looks at whether every page answered.
     #[serde(serialize_with = "as_text")]
     pub interval: Duration,
+    /// Whether it takes work; never [`State::Leaving`].
+    pub state: State,
     /// Where it is, and what is read of it.
     #[serde(flatten)]
     pub offer: Offer,
@@ -45,10 +48,15 @@ impl MachineConfig {
             machine: self.name.clone(),
             interval: self.interval,
             weight,
+            state: self.state,
             push: PushAddress::Off,
             labels,
             metrics,
-            services: vec![ServiceConfig { name: self.service.clone(), offer: counted }],
+            services: vec![ServiceConfig {
+                name: self.service.clone(),
+                enabled: true,
+                offer: counted,
+            }],
         }
     }
 }
@@ -60,6 +68,7 @@ pub(super) fn machine(mut section: Section<'_>) -> MachineConfig {
         name,
         service: section.name("service", "default".to_owned()),
         interval: section.duration("interval", Duration::from_secs(2), EVERY_MIN..=EVERY_MAX),
+        state: section.checked("state").unwrap_or(State::Ready),
         offer: offer(&mut section),
     };
     for source in config.offer.sources() {

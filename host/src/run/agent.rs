@@ -1,7 +1,7 @@
 //! The agent of this machine: its line, and the task that sends what that delivers.
 //!
 //! Another configuration starts another agent, which takes over when its windows are full ([`Line`]).
-//! Where reports go changes at once, for both.
+//! Where reports go, and whether the machine takes work, changes at once, for both.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use super::line::Line;
 use crate::agent::{Agent, Ending};
 use crate::clock::next_boot_ms;
 use crate::config::{AgentConfig, ConfigError, ReportsConfig};
-use crate::report::Keyring;
+use crate::report::{Keyring, State};
 use crate::transport::Outlet;
 
 /// Reports that wait to be sent: more would be stale.
@@ -28,6 +28,8 @@ const LEAVE_WAIT: Duration = Duration::from_secs(1);
 /// A running agent.
 pub(super) struct Running {
     config: AgentConfig,
+    /// What its agents say of the machine.
+    state: watch::Sender<State>,
     reports: ReportsConfig,
     line: Line,
     /// Where reports are put to be sent.
@@ -42,11 +44,12 @@ impl Running {
     pub(super) fn start(config: AgentConfig, reports: &ReportsConfig) -> Result<Self, ConfigError> {
         let keyring = reports.keyring()?;
         let (queue, frames) = mpsc::channel(QUEUE_MAX);
-        let agent = new_agent(config.clone(), reports, keyring);
+        let (state, wanted) = watch::channel(config.state);
+        let agent = new_agent(config.clone(), wanted, reports, keyring);
         let (route, queue) = watch::channel(queue);
         let line = Line::start(agent, put_into(queue));
         let sender = tokio::spawn(Outlet::new(reports, BACKLOG).run(frames));
-        Ok(Self { config, reports: reports.clone(), line, route, sender })
+        Ok(Self { config, state, reports: reports.clone(), line, route, sender })
     }
 
     /// Reports by another configuration as soon as its windows are full; `secrets_changed`: the files
@@ -64,6 +67,9 @@ impl Running {
             return Ok(());
         }
         let keyring = reports.keyring()?;
+        // The agent that runs says so: nobody waits for another one's windows.
+        self.config.state = config.state;
+        self.state.send_replace(config.state);
         if !self.reports.is_sent_like(reports) {
             let (queue, frames) = mpsc::channel(QUEUE_MAX);
             self.sender = tokio::spawn(Outlet::new(reports, BACKLOG).run(frames));
@@ -76,7 +82,7 @@ impl Running {
             self.reports = reports.clone();
             return Ok(());
         }
-        let agent = new_agent(config.clone(), reports, keyring);
+        let agent = new_agent(config.clone(), self.state.subscribe(), reports, keyring);
         // Under another name the old machine is gone, and hosts are told so.
         let is_same = self.config.machine == config.machine && self.reports.farm == reports.farm;
         let ending = if is_same { Ending::Replaced } else { Ending::Leaving };
@@ -111,6 +117,12 @@ fn put_into(
     }
 }
 
-fn new_agent(config: AgentConfig, reports: &ReportsConfig, keyring: Keyring) -> Agent {
-    Agent::new(config, reports.farm.clone(), keyring, next_boot_ms(), Instant::now())
+fn new_agent(
+    config: AgentConfig,
+    state: watch::Receiver<State>,
+    reports: &ReportsConfig,
+    keyring: Keyring,
+) -> Agent {
+    let agent = Agent::new(config, reports.farm.clone(), keyring, next_boot_ms(), Instant::now());
+    agent.in_state(state)
 }

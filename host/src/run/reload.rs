@@ -18,7 +18,8 @@ use crate::config::{ConfigError, InForce, Origin, Written, changes};
 use crate::watch::{Hint, Pace, Watch};
 
 /// What a change of a key does, by the beginning of its path; the first that fits counts.
-const EFFECTS: [(&str, &str); 11] = [
+const EFFECTS: [(&str, &str); 12] = [
+    ("agent.state", "from the next report on"),
     ("agent", "another agent starts and takes over when its windows are full"),
     ("reports.interfaces", "new sockets are opened, then the old ones are closed"),
     ("reports.group", "new sockets are opened, then the old ones are closed"),
@@ -147,21 +148,23 @@ impl Reload {
         let rotated = loadline.secrets;
         let problems = loadline.apply(&config).await;
         self.again = !problems.is_empty();
+        let has_rotated = rotated != loadline.secrets;
+        // Who reads of it in the log finds it in the API.
+        loadline.state.note(|state| {
+            note_read(state, &written);
+            if !changes.is_empty() || has_rotated {
+                state.applied += 1;
+                state.since = Some(Instant::now());
+                state.changes.clone_from(&changes);
+            }
+        });
         for change in &changes {
             let effect = effect(&change.key);
             tracing::info!(%change, effect, "configuration changed");
         }
-        if rotated != loadline.secrets {
+        if has_rotated {
             tracing::info!("secrets changed");
         }
-        loadline.state.note(|state| {
-            note_read(state, &written);
-            if !changes.is_empty() || rotated != loadline.secrets {
-                state.applied += 1;
-                state.since = Some(Instant::now());
-                state.changes = changes;
-            }
-        });
         let file = written.file.clone();
         self.seen = Some(written);
         if problems.is_empty() {
