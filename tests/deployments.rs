@@ -27,14 +27,22 @@ fn start(folder: &tempfile::TempDir, file: &str, port: u16) -> Process {
     Process::of(started)
 }
 
-/// What a client prints that asks these hosts.
+/// What a client prints that has the variables of its file, with these hosts.
 fn client(folder: &tempfile::TempDir, hosts: &str) -> String {
     let mut asked = command(folder);
-    let output = asked.arg("pick").env("LOADLINE_HOSTS", hosts).output().unwrap();
+    let file = std::fs::read_to_string(config("deployments/client.env")).unwrap();
+    let variables = file.lines().filter(|line| !line.starts_with('#'));
+    for (name, value) in variables.filter_map(|line| line.split_once('=')) {
+        asked.env(name, value.replace(CLIENTS_HOSTS, hosts));
+    }
+    let output = asked.arg("pick").output().unwrap();
     let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(output.status.success(), "{said}");
     said
 }
+
+/// The hosts of the client's file.
+const CLIENTS_HOSTS: &str = "http://10.0.0.5:14000,http://10.0.0.6:14000";
 
 /// The host's address, from what it says at its start.
 fn url(process: &mut Process) -> String {
@@ -64,10 +72,7 @@ async fn client_alone() {
     farm.report(&["a"], &[("cpu", 0.5), ("memory", 0.5)]);
     farm.eligible(1).await;
     let folder = tempfile::tempdir().unwrap();
-    let example = std::fs::read_to_string(config("deployments/client.env")).unwrap();
-    let (_, hosts) = example.lines().find_map(|line| line.split_once("LOADLINE_HOSTS=")).unwrap();
-    let hosts = hosts.split(',').map(|_| farm.url("")).collect::<Vec<_>>().join(",");
-    assert_eq!(client(&folder, &hosts), "127.0.0.1\n");
+    assert_eq!(client(&folder, &farm.url("")), "127.0.0.1\n");
     farm.stop().await;
 }
 

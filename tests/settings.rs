@@ -142,6 +142,13 @@ fn config_check_asks_the_policies() {
     assert_eq!(code, Some(64), "{said}");
     assert!(said.contains("pool \"web\": strategy_settings: fuzzy refuses its settings"), "{said}");
     assert!(said.contains("treshold: unknown setting, did you mean threshold?"), "{said}");
+    // With what is wrong with the secrets, of which none hides another.
+    let secrets = "[host]\nadmin_token_file = \"no-token\"\n[reports]\nkeys = [{ id = 1, secret_file = \"no-key\" }]\n";
+    let (code, said) = check(&fuzzy("{ treshold = 2 }").replace("[host]\n", secrets));
+    assert_eq!(code, Some(64), "{said}");
+    for words in ["reports.keys[0]: ", "host.admin_token_file: ", "treshold: unknown setting"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
     // A file overrides the built-in, here too; and who is not there may come.
     std::fs::create_dir(folder.path().join("policies")).unwrap();
     std::fs::write(folder.path().join("policies/fuzzy.wasm"), built_in("first-available")).unwrap();

@@ -189,11 +189,19 @@ fn config_command(command: &ConfigCommand, origin: &Origin) -> Result<(), Failur
         }
         ConfigCommand::Check => {
             let config = origin.load()?;
-            config.secrets()?;
             #[cfg(feature = "host")]
-            let of_policies = settings::check(&config)?;
+            let of_policies = settings::check(&config);
             #[cfg(not(feature = "host"))]
-            let of_policies = Vec::<String>::new();
+            let of_policies = Ok::<_, ConfigError>(Vec::<String>::new());
+            let (of_secrets, of_policies) = match (config.secrets(), of_policies) {
+                (Err(secrets), Err(policies)) => {
+                    let problems = [secrets.problems, policies.problems].concat();
+                    return Err(ConfigError::from(problems).into());
+                }
+                both => both,
+            };
+            of_secrets?;
+            let of_policies = of_policies?;
             for warning in config.warnings().into_iter().chain(of_policies) {
                 complain(&format!("warning: {warning}"));
             }

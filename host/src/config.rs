@@ -429,8 +429,12 @@ impl Config {
     /// # Errors
     /// Every secret file that cannot be used.
     pub fn secrets(&self) -> Result<Secrets, ConfigError> {
-        self.reports.keyring()?;
-        self.host.as_ref().map_or(Ok(None), HostConfig::admin_token)?;
+        let token = self.host.as_ref().map_or(Ok(None), HostConfig::admin_token);
+        let failed = [self.reports.keyring().err(), token.err()].into_iter().flatten();
+        let problems: Vec<_> = failed.flat_map(|error| error.problems).collect();
+        if !problems.is_empty() {
+            return Err(problems.into());
+        }
         let reports = digest(self.reports.secret_files());
         Ok(Secrets { reports, admin: digest(self.token_file().into_iter()) })
     }

@@ -25,7 +25,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 const WRITING: Duration = Duration::from_secs(3);
 /// Time after the first event at which is looked however many follow: of whole files, and of files
 /// that are being written.
-const LATEST: (Duration, Duration) = (RESCAN, Duration::from_secs(5));
+const LATEST: (Duration, Duration) = (RESCAN, Duration::from_secs(60));
 
 /// What an event says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -308,8 +308,8 @@ mod tests {
         let start = Instant::now();
         for (hint, latest) in [(Hint::Changed, LATEST.0), (Hint::Writing, LATEST.1)] {
             let mut pace = Pace::new(start);
-            for tenth in 0..100 {
-                pace.note(hint, start + SETTLE / 2 * tenth);
+            for half in 0..2_000 {
+                pace.note(hint, start + SETTLE / 2 * half);
             }
             assert!(pace.due() <= start + latest);
         }
