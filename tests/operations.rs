@@ -173,6 +173,29 @@ async fn what_does_not_start_is_not_taken_and_a_restart_finds_the_good_one() {
     again.stop().await;
 }
 
+/// A file that takes the compiler long holds up no rollback.
+#[tokio::test(flavor = "multi_thread")]
+async fn rollback_waits_for_no_compilation() {
+    let farm = farm(mine(), &[]).await;
+    for label in [1, 2] {
+        good(&farm, "PUT", "/v1/policies/mine", &relabelled(&built_in("p2c"), label));
+    }
+    let second = serving(&farm);
+    let chain = "(local.get 1) i32.add ".repeat(1_500_000);
+    let long = strategy(&format!("(func $leave (param i32 i32) local.get 0 {chain} drop)"));
+    let is_loading = |farm: &Farm| {
+        let all = farm.get("/v1/policies");
+        let mut all = all.as_array().unwrap().iter();
+        all.any(|of| of["name"] == "other" && of["state"] == "loading").then_some(())
+    };
+    farm.drop_in("other.wasm", &long);
+    farm.until("the compilation", is_loading).await;
+    good(&farm, "POST", "/v1/policies/mine/rollback", b"");
+    assert_ne!(serving(&farm), second);
+    is_loading(&farm).expect("it goes on");
+    farm.stop().await;
+}
+
 /// What is answered to who announces so many bytes and waits for a word before sending them.
 fn announced(farm: &Farm, path: &str, length: usize) -> String {
     let mut stream = TcpStream::connect(farm.host().http_address()).unwrap();

@@ -49,6 +49,8 @@ pub enum Event {
     Configure(Setup),
     /// An operator wants something.
     Wish(Wish),
+    /// A policy was compiled, or something is wrong with it.
+    Compiled,
     /// A pool's guest failed and was dropped.
     Failed {
         /// By number.
@@ -181,10 +183,13 @@ impl Supply {
     /// Works until told to stop.
     pub fn run(mut self) {
         let mut pace = Pace::new(Instant::now());
+        let wake = self.events.0.clone();
+        self.library.compile_beside(move || wake.send(Event::Compiled).unwrap_or_default());
         loop {
             let seats = self.served.iter().flat_map(|served| &served.seats);
             let due =
                 seats.filter_map(Seat::due).chain(self.library.due()).chain(self.next_entry());
+            let due = due.chain(self.library.collect_due());
             let due = due.fold(pace.due(), Instant::min);
             match self.events.1.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Event::Look(hint)) => pace.note(hint, Instant::now()),
@@ -192,17 +197,21 @@ impl Supply {
                 Ok(Event::Configure(setup)) => {
                     self.library.set_rules(setup.rules);
                     self.move_to(setup.folder);
-                    self.library.rescan();
+                    self.library.rescan_now();
                     self.configure(&setup.pools);
                     setup.done.send(()).ok(); // nobody waits if the process is stopping
                 }
                 Ok(Event::Wish(wish)) => self.follow(wish),
                 Ok(Event::Failed { pool, kind, serial }) => self.failed(pool, kind, serial),
                 Ok(Event::Passed { pool, serial, figures }) => self.passed(pool, serial, &figures),
-                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Event::Compiled) | Err(RecvTimeoutError::Timeout) => {}
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => {
                     return self.end_shadows();
                 }
+            }
+            if self.library.collect() {
+                self.supply();
+                pace.hurry(Instant::now());
             }
             if Instant::now() >= pace.due() {
                 self.watch.keep(std::slice::from_ref(&self.folder));

@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
@@ -47,12 +48,13 @@ impl Course {
     }
 }
 
-/// Ends it, also by a panic.
-struct Working(Arc<Course>);
+/// Ends it, also by a panic, and tells who looks now and then.
+struct Working(Arc<Course>, Box<dyn Fn() + Send>);
 
 impl Drop for Working {
     fn drop(&mut self) {
         self.0.end();
+        (self.1)();
     }
 }
 
@@ -65,87 +67,131 @@ pub(super) enum Unfinished {
     Busy(String),
 }
 
-/// Runs this there. A panic becomes an error, because the bytes are untrusted.
-///
-/// # Errors
-/// Its own, or why it did not come to its end.
-pub(super) fn run<T, E>(
-    limits: &Limits,
-    work: impl FnOnce() -> Result<T, E> + Send + 'static,
-) -> Result<T, E>
+/// Work that was begun; given up where it is dropped before its end.
+pub(super) struct Work<T, E> {
+    result: Receiver<Result<T, E>>,
+    thread: Option<JoinHandle<()>>,
+    clock: Option<ClockId>,
+    begin: Instant,
+    load: Duration,
+    course: Arc<Course>,
+}
+
+impl<T, E> Work<T, E>
 where
     T: Send + 'static,
     E: From<Unfinished> + Send + 'static,
 {
-    let failed = |what: String| E::from(Unfinished::Failed(what));
-    if GIVEN_UP.load(Ordering::Relaxed) >= GIVEN_UP_MAX {
-        let what =
-            "compilations that were given up are not at their end yet: tried again when they are";
-        return Err(Unfinished::Busy(format!("{GIVEN_UP_MAX} {what}")).into());
+    /// Begins it; `wake` is called when it is at its end. A panic becomes an error, because the bytes are
+    /// untrusted.
+    ///
+    /// # Errors
+    /// It cannot be begun.
+    pub(super) fn start(
+        limits: &Limits,
+        work: impl FnOnce() -> Result<T, E> + Send + 'static,
+        wake: impl Fn() + Send + 'static,
+    ) -> Result<Self, E> {
+        if GIVEN_UP.load(Ordering::Relaxed) >= GIVEN_UP_MAX {
+            let what = "compilations that were given up are not at their end yet: tried again when \
+                        they are";
+            return Err(Unfinished::Busy(format!("{GIVEN_UP_MAX} {what}")).into());
+        }
+        let Limits { load, compile_last, .. } = *limits;
+        let (started, clock) = mpsc::channel();
+        let (done, result) = mpsc::channel();
+        let course = Arc::<Course>::default();
+        let working = Working(Arc::clone(&course), Box::new(wake));
+        let thread = std::thread::Builder::new().name("loadline-compile".to_owned());
+        let thread = thread.stack_size(STACK_BYTES).spawn(move || {
+            // On Linux this is the thread's own. Where it is refused, the compiler runs as it is.
+            if compile_last && let Err(error) = rustix::process::setpriority_process(None, NICE) {
+                tracing::debug!(%error, "the compiler runs at normal priority");
+            }
+            started.send(clock_of_this_thread()).ok();
+            // Dropped last: who is told finds the result, or that there is none.
+            let _working = working;
+            let done = done;
+            done.send(work()).ok(); // nobody waits for what was given up
+        });
+        let thread = thread.map_err(|error| Unfinished::Failed(error.to_string()))?;
+        let (clock, begin) = (clock.recv().ok(), Instant::now());
+        Ok(Self { result, thread: Some(thread), clock, begin, load, course })
     }
-    let Limits { load, compile_last, .. } = *limits;
-    let (started, clock) = mpsc::channel();
-    let (done, result) = mpsc::channel();
-    let course = Arc::<Course>::default();
-    let working = Working(Arc::clone(&course));
-    let thread = std::thread::Builder::new().name("loadline-compile".to_owned());
-    let thread = thread.stack_size(STACK_BYTES).spawn(move || {
-        // On Linux this is the thread's own. Where it is refused, the compiler runs as it is.
-        if compile_last && let Err(error) = rustix::process::setpriority_process(None, NICE) {
-            tracing::debug!(%error, "the compiler runs at normal priority");
-        }
-        let _working = working;
-        started.send(clock_of_this_thread()).ok();
-        done.send(work()).ok(); // nobody waits for what was given up
-    });
-    let thread = thread.map_err(|error| failed(error.to_string()))?;
-    match wait(&result, clock.recv().ok(), load) {
-        Ok(result) => result,
-        Err(End::UsedUp) => {
-            course.give_up();
-            Err(failed(format!("still compiling after {load:?} (host.limits.load)")))
-        }
-        Err(End::Starved) => {
-            course.give_up();
+
+    /// Its end, if that has come.
+    pub(super) fn poll(&mut self) -> Option<Result<T, E>> {
+        let end = match self.result.try_recv() {
+            Ok(result) => result,
+            Err(TryRecvError::Disconnected) => Err(self.panicked().into()),
+            Err(TryRecvError::Empty) => Err(self.exhausted()?.into()),
+        };
+        self.is_over();
+        Some(end)
+    }
+
+    /// Its end, when that comes.
+    pub(super) fn wait(&mut self) -> Result<T, E> {
+        let end = loop {
+            match self.result.recv_timeout(self.looks_in()) {
+                Ok(result) => break result,
+                Err(RecvTimeoutError::Disconnected) => break Err(self.panicked().into()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if let Some(exhausted) = self.exhausted() {
+                break Err(exhausted.into());
+            }
+        };
+        self.is_over();
+        end
+    }
+
+    /// It cannot use its time up sooner than in this time.
+    pub(super) fn looks_in(&self) -> Duration {
+        self.load.saturating_sub(self.used()).max(LOOK)
+    }
+
+    fn used(&self) -> Duration {
+        let used = self.clock.and_then(|clock| clock_gettime(clock).ok());
+        used.map_or_else(|| self.begin.elapsed(), Duration::from)
+    }
+
+    fn exhausted(&mut self) -> Option<Unfinished> {
+        let load = self.load;
+        let why = if self.used() >= load {
+            Unfinished::Failed(format!("still compiling after {load:?} (host.limits.load)"))
+        } else if self.begin.elapsed() >= load * PATIENCE {
             let had = "of the processor it did not have";
             let what = format!("{load:?} (host.limits.load) {had} in {:?}", load * PATIENCE);
-            Err(Unfinished::Busy(what).into())
-        }
-        Err(End::Panicked) => {
-            let panic = thread.join().err();
-            let words = panic.as_ref().and_then(|panic| {
-                let text = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
-                text.or_else(|| panic.downcast_ref::<String>().cloned())
-            });
-            Err(failed(words.unwrap_or_else(|| "the compiler panicked".to_owned())))
-        }
+            Unfinished::Busy(what)
+        } else {
+            return None;
+        };
+        self.course.give_up();
+        Some(why)
+    }
+
+    fn panicked(&mut self) -> Unfinished {
+        let panic = self.thread.take().and_then(|thread| thread.join().err());
+        let words = panic.as_ref().and_then(|panic| {
+            let text = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
+            text.or_else(|| panic.downcast_ref::<String>().cloned())
+        });
+        Unfinished::Failed(words.unwrap_or_else(|| "the compiler panicked".to_owned()))
     }
 }
 
-/// Why there is no result.
-enum End {
-    UsedUp,
-    Starved,
-    Panicked,
+impl<T, E> Work<T, E> {
+    /// There is nothing left to be given up.
+    fn is_over(&mut self) {
+        self.thread = None;
+    }
 }
 
-/// Waits until it has used this much of the processor by its clock.
-fn wait<R>(result: &Receiver<R>, clock: Option<ClockId>, load: Duration) -> Result<R, End> {
-    let begin = Instant::now();
-    loop {
-        let passed = begin.elapsed();
-        let used = clock.and_then(|clock| clock_gettime(clock).ok()).map_or(passed, Duration::from);
-        if used >= load {
-            return Err(End::UsedUp);
-        }
-        if passed >= load * PATIENCE {
-            return Err(End::Starved);
-        }
-        // It cannot use it up sooner than this.
-        match result.recv_timeout((load - used).max(LOOK)) {
-            Ok(result) => return Ok(result),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Err(End::Panicked),
+impl<T, E> Drop for Work<T, E> {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.course.give_up();
         }
     }
 }
@@ -162,6 +208,13 @@ fn clock_of_this_thread() -> ClockId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn run<T: Send + 'static>(
+        limits: &Limits,
+        work: impl FnOnce() -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
+        Work::start(limits, work, || {}).and_then(|mut work| work.wait())
+    }
 
     fn limits(load: Duration) -> Limits {
         Limits { load, compile_last: false, ..Limits::default() }

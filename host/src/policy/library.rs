@@ -7,6 +7,7 @@
 //! is used on for a grace period; then the name goes back to the built-in, or, where there is none,
 //! to nobody. What an operator asks for is written into the folder first, so that a restart finds it.
 
+mod beside;
 mod entry;
 mod rules;
 mod wish;
@@ -53,6 +54,9 @@ pub struct Library {
     /// What is wrong with the folder was said.
     complained: bool,
     rules: Rules,
+    /// Who waits for what is compiled beside; `None`: it is waited for here.
+    wake: Option<beside::Wake>,
+    compiling: Option<beside::Compiling>,
     /// Told whenever an entry changes.
     show: Show,
 }
@@ -76,6 +80,8 @@ impl Library {
             seen: BTreeMap::new(),
             complained: false,
             rules: Rules::default(),
+            wake: None,
+            compiling: None,
             show: Box::new(show),
         }
     }
@@ -293,35 +299,31 @@ impl Library {
 
     /// Checks and compiles a file's content and takes it, or notes what is wrong with it.
     fn load(&mut self, path: &Path, name: &Arc<str>, file: Content) {
-        let Content { bytes, generation, signatures, vouch, steps } = file;
-        if let (SignatureMode::Warn, Some(why)) = (self.rules.trust.mode(), vouch.trouble()) {
+        let is_kept = |kept: &&Kept| kept.generation() == file.generation;
+        let entry = self.entries.get(name);
+        let kept = entry.and_then(|entry| entry.generations.iter().find(is_kept)).cloned();
+        if kept.is_none() && self.compiling.is_some() {
+            self.seen.remove(path); // its turn comes at another look
+            return;
+        }
+        if let (SignatureMode::Warn, Some(why)) = (self.rules.trust.mode(), file.vouch.trouble()) {
             let file = path.display();
             tracing::warn!(policy = %name, %file, why, "policy file is used though no known key vouches for it");
         }
         let form = Form::of(path).unwrap_or(Form::Wasm);
-        let kept = self.entries.get(name).and_then(|entry| {
-            entry.generations.iter().find(|kept| kept.generation() == generation).cloned()
-        });
-        let origin = Origin::File(path.to_owned());
-        let compiled = match kept {
-            Some(kept) => Ok(Kept { content: Some((form, bytes.into())), ..kept }),
-            None => self.compile(name, form, &bytes, &steps),
+        let compiled = match (kept, self.wake.clone()) {
+            (Some(kept), _) => {
+                Ok(Kept { content: Some((form, file.bytes.clone().into())), ..kept })
+            }
+            (None, None) => self.compile(name, form, &file.bytes, &file.steps),
+            (None, Some(wake)) => return self.begin(path, name, file, wake),
         };
+        let origin = Origin::File(path.to_owned());
+        let Content { signatures, vouch, .. } = &file;
+        let (signatures, vouch) = (signatures.clone(), vouch.clone());
         match compiled {
             Ok(kept) => self.accept(name, Kept { origin, signatures, vouch, ..kept }),
-            Err(error) => {
-                if matches!(error, ModuleError::Busy { .. }) {
-                    self.seen.remove(path); // it is no fault of the file: the next look tries again
-                }
-                let known = self.entries.get(name).and_then(|entry| entry.refused.as_ref());
-                let known = known.map(|known| (&known.path, known.generation, &known.reason));
-                let reason = error.to_string();
-                if known != Some((&path.to_owned(), Some(generation), &reason)) {
-                    let (path, generation) = (path.to_owned(), Some(generation));
-                    let steps = steps.taken();
-                    self.refuse(name, Refused { path, generation, reason, steps });
-                }
-            }
+            Err(error) => self.note_bad(path, name, &file, &error),
         }
     }
 

@@ -9,13 +9,14 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use wasmparser::{FunctionBody, Operator, Parser, Payload, ValidPayload, Validator, WasmFeatures};
 use wasmtime::component::Component;
 use wit_parser::Resolve;
 
-use super::compiler::{self, Unfinished};
+use super::compiler::{Unfinished, Work};
 use super::engine::PolicyEngine;
 use super::guest::{FormulaPre, StrategyPre};
 use super::room::printable;
@@ -255,6 +256,20 @@ impl Module {
         bytes: &[u8],
         steps: &Steps,
     ) -> Result<Self, ModuleError> {
+        Self::start(engine, form, bytes, steps, || {}).and_then(Loading::wait)
+    }
+
+    /// Begins the same; `wake` is called at its end.
+    ///
+    /// # Errors
+    /// It is too long, or cannot be begun.
+    pub(super) fn start(
+        engine: &PolicyEngine,
+        form: Form,
+        bytes: &[u8],
+        steps: &Steps,
+        wake: impl Fn() + Send + 'static,
+    ) -> Result<Loading, ModuleError> {
         if bytes.len() > engine.limits.file_bytes {
             return Err(ModuleError::TooLong { max: engine.limits.file_bytes });
         }
@@ -265,8 +280,7 @@ impl Module {
             Form::Wasm => build(&engine, &bytes, &steps),
             Form::Text => build(&engine, &steps.run("parse", || from_text(&bytes))?, &steps),
         };
-        let pre = compiler::run(&limits, build)?;
-        Ok(Self { generation, pre })
+        Ok(Loading { generation, work: Work::start(&limits, build, wake)? })
     }
 
     /// The same for a `.wasm` file of which nobody wants to know the steps.
@@ -301,6 +315,36 @@ impl From<Unfinished> for ModuleError {
             Unfinished::Failed(reason) => Self::Compile { reason },
             Unfinished::Busy(reason) => Self::Busy { reason },
         }
+    }
+}
+
+/// A module that is being checked and compiled.
+pub(super) struct Loading {
+    generation: Generation,
+    work: Work<Pre, ModuleError>,
+}
+
+impl Loading {
+    /// The module, or what is wrong with it; `None`: not yet.
+    pub(super) fn poll(&mut self) -> Option<Result<Module, ModuleError>> {
+        let generation = self.generation;
+        Some(self.work.poll()?.map(|pre| Module { generation, pre }))
+    }
+
+    /// The same, when it is known.
+    pub(super) fn wait(mut self) -> Result<Module, ModuleError> {
+        self.end()
+    }
+
+    /// The same, to be asked for once.
+    pub(super) fn end(&mut self) -> Result<Module, ModuleError> {
+        let generation = self.generation;
+        self.work.wait().map(|pre| Module { generation, pre })
+    }
+
+    /// A look before this is of no use, if nobody is woken.
+    pub(super) fn looks_in(&self) -> Duration {
+        self.work.looks_in()
     }
 }
 

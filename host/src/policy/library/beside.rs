@@ -1,0 +1,121 @@
+//! Files that are compiled while the library goes on: a new content in, later its generation or what is
+//! wrong with it.
+//!
+//! Invariants: one at a time, the others wait for the next look at the folder; what the folder does not
+//! hold any more when it is ready is thrown away.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::super::module::{Form, Generation, Loading, Module, ModuleError};
+use super::{Content, Kept, Library, Origin, Refused};
+
+/// Called when something is ready.
+pub(super) type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// A file on its way.
+pub(super) struct Compiling {
+    path: PathBuf,
+    name: Arc<str>,
+    form: Form,
+    file: Content,
+    loading: Loading,
+}
+
+impl Library {
+    /// From now on a look at the folder waits for no compilation: `wake` is called when there is something
+    /// to [`collect`](Self::collect).
+    pub fn compile_beside(&mut self, wake: impl Fn() + Send + Sync + 'static) {
+        self.wake = Some(Arc::new(wake));
+    }
+
+    /// Takes what was compiled meanwhile, if it is ready; true: look at the folder again, others may wait.
+    pub fn collect(&mut self) -> bool {
+        let Some(compiling) = &mut self.compiling else { return false };
+        let Some(loaded) = compiling.loading.poll() else { return false };
+        self.end_of_compiling(loaded);
+        true
+    }
+
+    /// When to [`collect`](Self::collect) though nobody was woken.
+    #[must_use]
+    pub fn collect_due(&self) -> Option<Instant> {
+        self.compiling.as_ref().map(|compiling| Instant::now() + compiling.loading.looks_in())
+    }
+
+    /// Looks at the folder and waits for everything in it; true when any entry changed.
+    pub fn rescan_now(&mut self) -> bool {
+        let wake = self.wake.take();
+        let mut changed = false;
+        if let Some(Compiling { loading, .. }) = &mut self.compiling {
+            let loaded = loading.end();
+            self.end_of_compiling(loaded);
+            changed = true;
+        }
+        changed |= self.rescan();
+        self.wake = wake;
+        changed
+    }
+
+    /// Begins to compile a file's content.
+    pub(super) fn begin(&mut self, path: &Path, name: &Arc<str>, file: Content, wake: Wake) {
+        let form = Form::of(path).unwrap_or(Form::Wasm);
+        let engine = self.engine(name);
+        let begun = Module::start(&engine, form, &file.bytes, &file.steps, move || wake());
+        match begun {
+            Ok(loading) => {
+                self.show_loading(name, Some(file.generation));
+                let (path, name) = (path.to_owned(), Arc::clone(name));
+                self.compiling = Some(Compiling { path, name, form, file, loading });
+            }
+            Err(error) => self.note_bad(path, name, &file, &error),
+        }
+    }
+
+    fn end_of_compiling(&mut self, loaded: Result<Module, ModuleError>) {
+        let Some(Compiling { path, name, form, file, .. }) = self.compiling.take() else { return };
+        self.show_loading(&name, None);
+        let look = Some((file.generation, file.vouch.clone()));
+        if self.seen.get(&path) != Some(&look) {
+            return; // it was removed or written over meanwhile
+        }
+        match loaded {
+            Ok(module) => {
+                let steps = file.steps.taken();
+                let kept = Kept {
+                    module: Arc::new(module),
+                    origin: Origin::File(path),
+                    content: Some((form, file.bytes.into())),
+                    signatures: file.signatures,
+                    vouch: file.vouch,
+                    steps,
+                    loaded: Instant::now(),
+                };
+                self.accept(&name, kept);
+            }
+            Err(error) => self.note_bad(&path, &name, &file, &error),
+        }
+    }
+
+    /// Notes what is wrong with a file, once.
+    pub(super) fn note_bad(
+        &mut self,
+        path: &Path,
+        name: &Arc<str>,
+        file: &Content,
+        error: &ModuleError,
+    ) {
+        if matches!(error, ModuleError::Busy { .. }) {
+            self.seen.remove(path); // it is no fault of the file: the next look tries again
+        }
+        let known = self.entries.get(name).and_then(|entry| entry.refused.as_ref());
+        let known = known.map(|known| (&*known.path, known.generation, &*known.reason));
+        let (reason, generation): (_, Option<Generation>) =
+            (error.to_string(), Some(file.generation));
+        if known != Some((path, generation, &reason)) {
+            let (path, steps) = (path.to_owned(), file.steps.taken());
+            self.refuse(name, Refused { path, generation, reason, steps });
+        }
+    }
+}
