@@ -7,6 +7,7 @@
 //! pause one report leaves, not a burst. [`Agent`] takes the time as an argument (but for the stamp of
 //! signed reports) and knows no socket; [`run`] gives it a clock and sends what it makes.
 
+mod account;
 mod beat;
 mod heritage;
 mod meter;
@@ -27,14 +28,15 @@ use crate::report::{
     FRAME_BYTES_MAX, Keyring, METRICS_MAX, Metrics, Report, SERVICES_MAX, Service, State, fit,
 };
 use crate::telemetry::Quiet;
+use account::Account;
+pub use account::Standing;
 use beat::Sources;
 pub use heritage::{Heritage, Succession};
 use meter::Meter;
-pub use meter::Standing;
 #[cfg(feature = "agent")]
 use push::Pushes;
 pub use source::Reading;
-use tally::Tally;
+use tally::{Counts, Tally};
 
 /// Times that the last report is sent: nothing follows it if it gets lost.
 const LEAVE_COPIES: u32 = 3;
@@ -57,8 +59,8 @@ pub struct Agent {
     seq: u64,
     /// The machine's metrics, then each service's, in the configuration's order.
     meters: Vec<Meter>,
-    /// Three a service: accepted, completed, in flight.
-    tallies: Vec<Tally>,
+    /// Three a service: accepted, completed, in flight; `None`: not counted.
+    tallies: Vec<Option<Tally>>,
     /// Since when a first report is waited for; `None`: reports go out.
     waiting_since: Option<Instant>,
     next_report: Instant,
@@ -116,14 +118,13 @@ impl Agent {
         boot: u64,
         now: Instant,
     ) -> Self {
-        let meters = all_metrics(&config).map(|metric| Meter::new(metric, config.interval));
-        let meters = meters.collect();
-        let counters = config.services.iter().flat_map(|service| {
-            let [accepted, completed, in_flight] =
-                service.offer.counters().map(|source| source.is_some());
-            [(false, accepted), (false, completed), (true, in_flight)]
+        let meter = |metric, service| Meter::new(metric, service, config.interval);
+        let of_machine = config.metrics.iter().map(|metric| meter(metric, None));
+        let of_services = config.services.iter().flat_map(|service| {
+            service.offer.metrics.iter().map(|metric| meter(metric, Some(&service.name)))
         });
-        let tallies = counters.map(|(level, waited_for)| Tally::new(level, waited_for)).collect();
+        let meters = of_machine.chain(of_services).collect();
+        let tallies = tally::tallies(&config);
         let state = watch::channel(config.state).1;
         Self {
             config,
@@ -164,7 +165,7 @@ impl Agent {
         let Some(since) = self.waiting_since else {
             return self.next_report;
         };
-        let waits = self.meters.iter().filter_map(|meter| meter.patience_ends(since)).max();
+        let waits = self.accounts().filter_map(|account| account.patience_ends(since)).max();
         waits.unwrap_or(self.next_report)
     }
 
@@ -176,7 +177,11 @@ impl Agent {
                 for (place, reading) in readings {
                     match place {
                         Place::Meter(index) => self.meters[index].take(reading, now),
-                        Place::Tally(index) => self.tallies[index].take(&reading),
+                        Place::Tally(index) => {
+                            if let Some(tally) = &mut self.tallies[index] {
+                                tally.take(reading, now);
+                            }
+                        }
                     }
                 }
             }
@@ -186,22 +191,26 @@ impl Agent {
                 }
             }
             Event::Asked(answer) => {
-                let standings = self.meters.iter().map(|meter| meter.standing(now)).collect();
-                answer.send(standings).ok(); // whoever asked may be gone
+                let meters = self.meters.iter().map(|meter| meter.standing(now));
+                let tallies = self.tallies.iter().flatten().map(|tally| tally.standing(now));
+                answer.send(meters.chain(tallies).collect()).ok(); // whoever asked may be gone
             }
         }
     }
 
     fn change(&mut self, place: Place, change: Change, now: Instant) {
-        match (place, change) {
-            (Place::Meter(index), Change::Set(value)) => {
-                self.meters[index].take(Reading::Value(value), now);
+        match place {
+            Place::Meter(index) => match change {
+                Change::Set(value) => self.meters[index].take(Reading::Value(value), now),
+                Change::Add(amount) => self.meters[index].add(amount, now),
+            },
+            Place::Tally(index) => {
+                let Some(tally) = &mut self.tallies[index] else { return };
+                match change {
+                    Change::Set(value) => tally.take(Reading::Value(value), now),
+                    Change::Add(amount) => tally.add(amount, now),
+                }
             }
-            (Place::Meter(index), Change::Add(amount)) => self.meters[index].add(amount, now),
-            (Place::Tally(index), Change::Set(value)) => {
-                self.tallies[index].take(&Reading::Value(value));
-            }
-            (Place::Tally(index), Change::Add(amount)) => self.tallies[index].add(amount),
         }
     }
 
@@ -230,7 +239,7 @@ impl Agent {
 
     /// Whether nothing holds the first report back.
     fn is_settled(&self, now: Instant) -> bool {
-        let is_settled = |since| self.meters.iter().all(|meter| meter.is_settled(since, now));
+        let is_settled = |since| self.accounts().all(|account| account.is_settled(since, now));
         self.waiting_since.is_none_or(is_settled)
     }
 
@@ -269,16 +278,20 @@ impl Agent {
 
     /// Why some source does not answer; `None`: all do.
     fn silent(&self) -> Option<&str> {
-        let why = "no answer yet";
-        let meter = self.meters.iter().find(|meter| !meter.answers());
-        let tally = self.tallies.iter().any(|tally| !tally.answers()).then_some(why);
-        meter.map(|meter| meter.trouble().unwrap_or(why)).or(tally)
+        let mut silent = self.accounts().filter(|account| !account.answers());
+        silent.next().map(|account| account.trouble().unwrap_or("no answer yet"))
+    }
+
+    /// Of every metric and counter.
+    fn accounts(&self) -> impl Iterator<Item = &Account> {
+        let tallies = self.tallies.iter().flatten().map(Tally::account);
+        self.meters.iter().map(Meter::account).chain(tallies)
     }
 
     fn frame(&mut self, state: State, now: Instant) -> Option<Vec<u8>> {
         self.seq += 1;
         let values: Vec<_> = self.meters.iter_mut().map(|meter| meter.value(now)).collect();
-        let counts: Vec<_> = self.tallies.iter().map(Tally::count).collect();
+        let counts = Counts::of(&mut self.tallies, now);
         let fitted = fit::encode(self.report(state, &values, &counts), &self.keyring);
         let fitted =
             fitted.inspect_err(|error| tracing::error!(%error, "cannot encode this report"));
@@ -295,7 +308,7 @@ impl Agent {
         Some(frame)
     }
 
-    fn report(&self, state: State, values: &[f64], counts: &[u64]) -> Report<'_> {
+    fn report(&self, state: State, values: &[f64], counts: &[Counts]) -> Report<'_> {
         let (of_machine, mut rest) = values.split_at(self.config.metrics.len());
         let services = &self.config.services;
         // A report that names none offers the default one.
@@ -304,7 +317,7 @@ impl Agent {
             State::Ready | State::Draining if is_nothing => State::Stopped,
             state => state,
         };
-        let services = services.iter().zip(counts.chunks_exact(3));
+        let services = services.iter().zip(counts);
         Report {
             farm: &self.farm,
             machine: &self.config.machine,
@@ -319,7 +332,7 @@ impl Agent {
                 .filter_map(|(service, counts)| {
                     let (own, others) = rest.split_at(service.offer.metrics.len());
                     rest = others;
-                    (service.enabled || is_nothing).then(|| offered(service, own, counts))
+                    (service.enabled || is_nothing).then(|| counts.put(offered(service, own)))
                 })
                 .collect(),
             labels: self.config.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
@@ -343,17 +356,15 @@ fn named<'a>(metrics: &'a [MetricConfig], values: &[f64]) -> Metrics<'a> {
     }
 }
 
-fn offered<'a>(service: &'a ServiceConfig, values: &[f64], counts: &[u64]) -> Service<'a> {
+fn offered<'a>(service: &'a ServiceConfig, values: &[f64]) -> Service<'a> {
     let ServiceConfig { name, offer, .. } = service;
     Service {
         name,
         address: &offer.address,
         weight: offer.weight,
         metrics: named(&offer.metrics, values),
-        accepted: counts[0],
-        completed: counts[1],
-        in_flight: u32::try_from(counts[2]).unwrap_or(u32::MAX),
         labels: offer.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
+        ..Service::implied()
     }
 }
 
@@ -383,7 +394,7 @@ pub async fn run(
             let Some(heritage) = before.end().await else {
                 break (&mut stop).await.unwrap_or(Ending::Leaving);
             };
-            agent.take_over(heritage);
+            agent.take_over(&heritage);
             #[cfg(feature = "agent")]
             {
                 pushes = Pushes::start(&agent.config, &told);

@@ -118,6 +118,29 @@ async fn an_inference_server_joins_a_pool_with_three_lines_and_leaves_when_it_is
     reader.loadline.stop().await;
 }
 
+/// A series that its page does not have says nothing, least of all that nothing is open.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_whose_open_requests_are_unknown_is_not_the_least_busy() {
+    let page = Page::serve(Some(b"open 50\n".to_vec()));
+    let machine = |name: &str, series: &str| {
+        format!(
+            "[[machine]]\nname = \"{name}\"\naddress = \"10.0.0.1:80\"\ninterval = \"1h\"\n\
+             in_flight = \"prometheus:http://{}/#{series}\"\n",
+            page.address
+        )
+    };
+    let pools = "[[pool]]\nname = \"default\"\nstrategy = \"fewest-clients\"\n";
+    let machines = format!("{pools}{}{}", machine("busy", "open"), machine("unknown", "opem"));
+    let reader = Reader::start(&machines, &[]).await;
+    let both =
+        |reader: &Reader| (reader.host().pools().get("").unwrap().eligible() == 2).then_some(());
+    reader.until("both are there", both).await;
+    let picked = (0..40).map(|_| reader.get("/v1/target").unwrap()["machine"].clone());
+    let unknown = picked.filter(|machine| machine == "unknown").count();
+    assert!(unknown <= 1, "{unknown} of 40 picks");
+    reader.loadline.stop().await;
+}
+
 /// What a preset makes of a page that is followed by another; `None`: a rate, some number above 0.
 async fn check_preset(preset: &str, pages: [String; 2], expected: &[(&str, Option<f64>)]) {
     let page = Page::serve_in_turn(pages.map(String::into_bytes).to_vec());

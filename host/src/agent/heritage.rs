@@ -46,7 +46,7 @@ impl Agent {
     pub(super) fn into_heritage(self) -> Heritage {
         let Self { config, meters, tallies, .. } = self;
         let sources = counters(&config);
-        let sourced = |((name, source), tally)| Some((name, (source?, tally)));
+        let sourced = |((name, source), tally): (_, Option<Tally>)| Some((name, (source?, tally?)));
         Heritage {
             meters: metric_names(&config).into_iter().zip(meters).collect(),
             tallies: sources.into_iter().zip(tallies).filter_map(sourced).collect(),
@@ -54,7 +54,7 @@ impl Agent {
     }
 
     /// Goes on from what the agent before left, with a report at once.
-    pub(super) fn take_over(&mut self, mut heritage: Heritage) {
+    pub(super) fn take_over(&mut self, heritage: &Heritage) {
         for (name, meter) in metric_names(&self.config).iter().zip(&mut self.meters) {
             if let Some(before) = heritage.meters.get(name) {
                 meter.inherit(before);
@@ -62,8 +62,9 @@ impl Agent {
         }
         for ((name, source), tally) in counters(&self.config).iter().zip(&mut self.tallies) {
             // Another source counts something else.
-            if let Some((before_source, before)) = heritage.tallies.remove(name)
-                && Some(&before_source) == source.as_ref()
+            if let Some((before_source, before)) = heritage.tallies.get(name)
+                && Some(before_source) == source.as_ref()
+                && let Some(tally) = tally
             {
                 tally.inherit(before);
             }

@@ -26,6 +26,7 @@ use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::tally::COUNTERS;
 use super::{Change, Event, Place, Standing};
 use crate::config::{
     AgentConfig, MetricConfig, MetricSource, PushAddress, SourceKind, host_name, nearest,
@@ -179,9 +180,6 @@ impl Names {
         Self { machine, services }
     }
 }
-
-/// A service's counters by their names in a push.
-const COUNTERS: [&str; 3] = ["accepted", "completed", "in_flight"];
 
 fn is_pushed(source: &MetricSource) -> bool {
     source.kind == SourceKind::Push

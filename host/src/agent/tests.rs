@@ -1,5 +1,7 @@
 //! The agent by virtual time, with counted samples.
 
+mod counters;
+
 use super::*;
 use crate::config::{MetricSource, SystemMetric};
 use crate::report::wire;
@@ -293,14 +295,16 @@ fn a_successor_goes_on_from_what_was_pushed() {
     let changes = changes.map(|(place, amount)| (place, Change::Add(amount)));
     old.hear(Event::Pushed(changes.to_vec()), start);
     let mut new = make(&["kept"], "push");
-    new.take_over(old.into_heritage());
+    new.take_over(&old.into_heritage());
     assert_eq!(said(&mut new, 1), (vec![3.0], 9, 2));
     let one_less = vec![(Place::Meter(0), Change::Add(-1.0)), (Place::Tally(2), Change::Add(-1.0))];
     new.hear(Event::Pushed(one_less), start + Duration::from_secs(40));
     assert_eq!(said(&mut new, 41), (vec![2.0], 9, 1), "long after they expired");
     let mut other = make(&["kept"], "http-json:http://127.0.0.1:1/#/open");
-    other.take_over(new.into_heritage());
-    assert_eq!(said(&mut other, 42), (vec![2.0], 9, 0), "another source counts for itself");
+    other.take_over(&new.into_heritage());
+    assert_eq!(said(&mut other, 42), (vec![2.0], 0, 0), "another source has said nothing yet");
+    other.hear(Event::Readings(vec![(Place::Tally(2), Reading::Value(5.0))]), start);
+    assert_eq!(said(&mut other, 44), (vec![2.0], 9, 5), "and counts for itself");
 }
 
 #[test]
