@@ -17,7 +17,7 @@ mod system;
 
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{Place, all_metrics};
 use crate::config::{AgentConfig, MetricSource, Part, SourceKind, SystemSource};
@@ -49,22 +49,42 @@ pub(super) struct Planned {
 /// Reads one source.
 pub(super) enum Reader {
     /// Files and pages: read on a thread for what may block.
-    Blocking(Option<Box<dyn Read>>, Turns),
+    Blocking(Option<Box<dyn Read>>, Option<Turns>),
     /// A program.
     Command(Command),
 }
 
-/// How many are read at once; `None`: any number.
-type Turns = Option<&'static Semaphore>;
+/// How many are read at once; where there are none: any number.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Turns {
+    usual: &'static Semaphore,
+    /// Of those that ran out of time the last time: they wait for each other only.
+    slow: &'static Semaphore,
+}
 
 /// Pages that are fetched at once: those that do not answer must leave threads for everything else
 /// that may block, of which the runtime has 512.
 static PAGE_TURNS: Semaphore = Semaphore::const_new(64);
+/// And of those that did not answer the last time.
+static SLOW_PAGE_TURNS: Semaphore = Semaphore::const_new(16);
 
 /// Something whose reading may block.
 pub(super) trait Read: Send {
     /// One reading for each of its metrics.
     fn read(&mut self) -> Vec<Reading>;
+
+    /// Whether the last reading took all the time that it may take.
+    fn ran_out_of_time(&self) -> bool {
+        false
+    }
+}
+
+impl Turns {
+    /// Waits without a thread.
+    async fn wait(self, is_slow: bool) -> Option<SemaphorePermit<'static>> {
+        let turns = if is_slow { self.slow } else { self.usual };
+        turns.acquire().await.ok() // it is never closed
+    }
 }
 
 impl Reader {
@@ -73,9 +93,10 @@ impl Reader {
         match self {
             Self::Command(command) => vec![command.read().await; wanted],
             Self::Blocking(reader, turns) => {
-                // Waits without a thread, and holds its turn as long as the thread, whoever waits for it.
+                // It is held as long as the thread, whoever waits for it.
+                let is_slow = reader.as_ref().is_some_and(|reader| reader.ran_out_of_time());
                 let turn = match turns {
-                    Some(turns) => turns.acquire().await.ok(), // it is never closed
+                    Some(turns) => turns.wait(is_slow).await,
                     None => None,
                 };
                 let Some(mut taken) = reader.take() else {
@@ -190,7 +211,8 @@ fn reader(origin: &Origin<'_>, group: &[Wish<'_>]) -> Reader {
         What::Page(url, _) => {
             let parts: Vec<Part> = group.iter().filter_map(Wish::part).collect();
             let page = Page::new(url, origin.timeout, Parts::new(&parts));
-            Reader::Blocking(Some(Box::new(page)), Some(&PAGE_TURNS))
+            let turns = Turns { usual: &PAGE_TURNS, slow: &SLOW_PAGE_TURNS };
+            Reader::Blocking(Some(Box::new(page)), Some(turns))
         }
         What::Kernel | What::Processes | What::Space(_) => {
             Reader::Blocking(Some(of_machine(group)), None)
@@ -232,61 +254,4 @@ impl Wish<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-
-    use super::*;
-    use crate::config::MetricConfig;
-
-    #[cfg(feature = "agent")]
-    #[test]
-    fn each_path_that_may_hang_has_a_reader_of_its_own() {
-        let sources =
-            ["disk.space", "disk.space:/", "disk.space:/far", "cpu", "memory"].map(|what| {
-                let source = format!("system:{what}").parse().expect("a source");
-                MetricConfig { every: Duration::from_secs(1), ..MetricConfig::new(what, source) }
-            });
-        let config = AgentConfig { metrics: sources.into(), ..AgentConfig::default() };
-        let places: Vec<_> = plan(&config).into_iter().map(|planned| planned.places).collect();
-        let meters = [vec![0], vec![1], vec![2], vec![3, 4]];
-        assert_eq!(places, meters.map(|of| of.into_iter().map(Place::Meter).collect::<Vec<_>>()));
-    }
-
-    /// Hangs until it is told a value.
-    struct Hanging(mpsc::Receiver<f64>);
-
-    impl Read for Hanging {
-        fn read(&mut self) -> Vec<Reading> {
-            vec![self.0.recv().map_or(Reading::NotYet, Reading::Value)]
-        }
-    }
-
-    #[test]
-    fn pages_that_hang_leave_threads_for_what_answers() {
-        static ONE: Semaphore = Semaphore::const_new(1);
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime = runtime.max_blocking_threads(2).enable_time().build().expect("a runtime");
-        runtime.block_on(async {
-            let (tell, told): (Vec<_>, Vec<_>) = (0..2).map(|_| mpsc::channel()).unzip();
-            let pages = told.into_iter().map(|told| {
-                let mut page = Reader::Blocking(Some(Box::new(Hanging(told))), Some(&ONE));
-                tokio::spawn(async move { page.read(1).await })
-            });
-            let pages: Vec<_> = pages.collect();
-            while ONE.available_permits() > 0 {
-                tokio::task::yield_now().await;
-            }
-            let (answer, answered) = mpsc::channel();
-            answer.send(3.0).expect("it listens");
-            let mut other = Reader::Blocking(Some(Box::new(Hanging(answered))), None);
-            let read = tokio::time::timeout(Duration::from_secs(10), other.read(1)).await;
-            for (tell, value) in tell.iter().zip([1.0, 2.0]) {
-                tell.send(value).expect("it listens");
-            }
-            assert_eq!(read, Ok(vec![Reading::Value(3.0)]));
-            for (page, value) in pages.into_iter().zip([1.0, 2.0]) {
-                assert_eq!(page.await.expect("read"), [Reading::Value(value)]);
-            }
-        });
-    }
-}
+mod tests;

@@ -12,6 +12,8 @@ use crate::config::{NginxField, Part};
 pub(super) struct Page {
     fetch: Fetch,
     parts: Parts,
+    timeout: Duration,
+    ran_out_of_time: bool,
 }
 
 /// What is wanted of a page; all of one form.
@@ -64,7 +66,7 @@ struct Wanted {
 
 impl Page {
     pub(super) fn new(url: &str, timeout: Duration, parts: Parts) -> Self {
-        Self { fetch: Fetch::new(url, timeout), parts }
+        Self { fetch: Fetch::new(url, timeout), parts, timeout, ran_out_of_time: false }
     }
 
     fn try_read(&mut self) -> Result<Vec<Reading>, String> {
@@ -95,6 +97,14 @@ impl Page {
 impl Read for Page {
     fn read(&mut self) -> Vec<Reading> {
         let wanted = self.parts.len();
-        self.try_read().unwrap_or_else(|why| vec![Reading::Silent(why); wanted])
+        let start = Instant::now();
+        let read = self.try_read();
+        // Whatever it was that hung: a connection, the head, or the middle of the body.
+        self.ran_out_of_time = read.is_err() && start.elapsed() >= self.timeout;
+        read.unwrap_or_else(|why| vec![Reading::Silent(why); wanted])
+    }
+
+    fn ran_out_of_time(&self) -> bool {
+        self.ran_out_of_time
     }
 }
