@@ -84,7 +84,8 @@ impl Groups {
         Some(float(group, "cpuacct.usage").or_else(apart)? / 1e9)
     }
 
-    /// Share of the periods since the last look in which the group had to wait for its next quota.
+    /// Share of the periods since the last value in which the group had to wait for its next quota;
+    /// none before a period is over.
     pub(super) fn throttled_share(&mut self) -> Result<Reading, String> {
         let nearest = self.cpu.iter().find(|group| quota(group).is_some());
         let group = nearest.or(self.cpu.first()).ok_or_else(no_group)?;
@@ -94,14 +95,15 @@ impl Groups {
         else {
             return Ok(Reading::Value(0.0)); // without a quota nobody waits
         };
-        let last = self.throttled.replace((group.clone(), periods, waited));
-        let Some((_, last_periods, last_waited)) = last.filter(|(known, ..)| known == group) else {
-            return Ok(Reading::NotYet);
-        };
-        if periods < last_periods || waited < last_waited {
-            return Ok(Reading::NotYet);
+        let last = self.throttled.as_ref().filter(|(known, ..)| known == group);
+        let since = last.and_then(|(_, last_periods, last_waited)| {
+            Some((periods.checked_sub(*last_periods)?, waited.checked_sub(*last_waited)?))
+        });
+        if matches!(since, Some((0, _))) && nearest.is_some() {
+            return Ok(Reading::NotYet); // the next look covers this time too
         }
-        Ok(share(waited - last_waited, periods - last_periods))
+        self.throttled = Some((group.clone(), periods, waited));
+        Ok(since.map_or(Reading::NotYet, |(periods, waited)| share(waited, periods)))
     }
 }
 

@@ -152,6 +152,29 @@ fn cpu_is_told_as_a_share_of_the_quota() {
 }
 
 #[test]
+fn looks_within_one_period_are_taken_together() {
+    let stat = "sys/fs/cgroup/a/cpu.stat";
+    let fake = Fake::new(&[
+        ("proc/self/cgroup", "0::/a\n"),
+        ("sys/fs/cgroup/cgroup.controllers", ""),
+        ("sys/fs/cgroup/a/cpu.max", "50000 100000"),
+    ]);
+    let mut system = fake.system(&["cpu.throttled"]);
+    let mut at = |second, periods, waited| {
+        fake.write(&[(stat, &format!("nr_periods {periods}\nnr_throttled {waited}\n"))]);
+        fake.read(&mut system, second).remove(0)
+    };
+    assert_eq!(at(0, 10, 5), Reading::NotYet);
+    // The kernel counts the wait at its beginning, and the period at its end.
+    assert_eq!(at(1, 10, 6), Reading::NotYet);
+    assert_eq!(at(2, 11, 6), Reading::Value(1.0));
+    assert_eq!(at(3, 11, 6), Reading::NotYet);
+    assert_eq!(at(4, 15, 7), Reading::Value(0.25));
+    fake.write(&[("sys/fs/cgroup/a/cpu.max", "max 100000")]);
+    assert_eq!(fake.read(&mut system, 5), [Reading::Value(0.0)], "without a quota nobody waits");
+}
+
+#[test]
 fn cpu_time_may_be_told_in_a_tree_of_its_own() {
     let fake = Fake::new(&[
         ("proc/self/cgroup", "2:cpuacct:/a\n1:cpu:/a\n"),
