@@ -177,10 +177,15 @@ fn later(page: &str, changes: &[(&str, &str)]) -> [String; 2] {
 async fn preset_node_exporter() {
     let pages = later(
         &captured("node_exporter.txt"),
-        &[("18500.5", "18502.0"), ("900.75", "901.25"), ("221.25", "221.375")],
+        &[
+            ("18500.5", "18502.0"),
+            ("900.75", "901.25"),
+            ("cpu=\"0\",mode=\"steal\"} 0.5", "cpu=\"0\",mode=\"steal\"} 2.5"),
+            ("221.25", "221.375"),
+        ],
     );
     let expected =
-        [("cpu", Some(0.25)), ("memory", Some(0.75)), ("load1", Some(0.75)), ("disk.busy", None)];
+        [("cpu", Some(0.125)), ("memory", Some(0.75)), ("load1", Some(0.75)), ("disk.busy", None)];
     check_preset("node_exporter", pages, &expected).await;
 }
 
