@@ -84,11 +84,13 @@ impl Series {
 /// Calls for every line that is not too long; how many lines there were.
 fn each_line(body: impl Read, mut look: impl FnMut(&str)) -> Result<usize, String> {
     let mut reader = BufReader::with_capacity(LINE_BYTES_MAX, body.take(PAGE_BYTES_MAX + 1));
-    let (mut line, mut lines, mut bytes) = (Vec::new(), 0, 0);
+    let (mut piece, mut lines, mut bytes) = (Vec::new(), 0, 0);
+    // A line that is too long comes in pieces, of which any may look like a line.
+    let mut is_within = false;
     loop {
-        line.clear();
+        piece.clear();
         let mut part = reader.by_ref().take(LINE_BYTES_MAX as u64);
-        let read = part.read_until(b'\n', &mut line);
+        let read = part.read_until(b'\n', &mut piece);
         let len = read.map_err(|error| format!("the page broke off: {error}"))?;
         if len == 0 {
             return Ok(lines);
@@ -97,9 +99,13 @@ fn each_line(body: impl Read, mut look: impl FnMut(&str)) -> Result<usize, Strin
         if bytes > PAGE_BYTES_MAX {
             return Err(format!("the page is longer than {} MiB", PAGE_BYTES_MAX >> 20));
         }
-        lines += 1;
-        // A line that is too long comes in pieces, and none of them reads as a series' line.
-        if let Ok(line) = std::str::from_utf8(&line) {
+        let was_within = is_within;
+        is_within = len == LINE_BYTES_MAX && !piece.ends_with(b"\n");
+        lines += usize::from(!was_within);
+        if was_within || is_within {
+            continue;
+        }
+        if let Ok(line) = std::str::from_utf8(&piece) {
             look(line.trim());
         }
     }

@@ -74,6 +74,18 @@ fn garbage_and_ten_megabytes_around_a_value_do_not_hide_it() {
 }
 
 #[test]
+fn no_piece_of_a_line_that_is_too_long_is_a_line() {
+    let long = "# HELP q ".to_owned() + &"x".repeat(LINE_BYTES_MAX - 9);
+    for more in ["", &"y".repeat(LINE_BYTES_MAX)] {
+        check(&format!("q 3\n{long}{more}q 7\nother 1\n"), "q", Some(3.0));
+        check(&format!("q 3\n{long}{more}q 7\nother 1\n"), "other", Some(1.0));
+    }
+    let padded = |bytes: usize| format!("q 3\nq 7{}\n", " ".repeat(bytes - 4));
+    check(&padded(LINE_BYTES_MAX), "q", Some(7.0));
+    check(&padded(LINE_BYTES_MAX + 1), "q", Some(3.0));
+}
+
+#[test]
 fn counters_are_rates_by_the_pages_own_word() {
     let start = Instant::now();
     let mut series = series(&["hits_total", "value(hits_total)", "rate(raw)", "lat_count", "raw"]);
