@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::source::Reading;
 use crate::config::{MetricSource, SourceKind};
 
 /// An agent waits for a window at least this long before it reports without the metric.
@@ -58,6 +59,8 @@ pub(super) struct Account {
     sampled: Option<Instant>,
     /// Why the last reading was none.
     trouble: Option<String>,
+    /// What the last good reading is without.
+    left_out: Option<String>,
     /// Whether the source answered the last time, be it with a useless value.
     answers: bool,
     samples: u64,
@@ -88,6 +91,9 @@ pub struct Standing {
     pub useless: u64,
     /// Why the last reading was of no use.
     pub trouble: Option<String>,
+    /// What the last good sample is without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<String>,
 }
 
 impl Account {
@@ -118,6 +124,7 @@ impl Account {
             wanted: None,
             sampled: None,
             trouble: None,
+            left_out: None,
             answers: pushed,
             samples: 0,
             useless: 0,
@@ -130,9 +137,28 @@ impl Account {
         self.pushed
     }
 
-    /// It was asked; `answered`: be it with a useless value.
-    pub(super) fn asked(&mut self, answered: bool) {
-        self.answers = answered;
+    /// Takes a reading; the number in it, if there is one to count with.
+    pub(super) fn hear(&mut self, reading: Reading) -> Option<f64> {
+        self.answers = !matches!(reading, Reading::Silent(_));
+        let (value, left_out) = match reading {
+            Reading::Value(value) => (value, None),
+            Reading::Partly(value, left_out) => (value, Some(left_out)),
+            Reading::NotYet => return None,
+            Reading::Useless(why) | Reading::Silent(why) => {
+                self.refuse(why);
+                return None;
+            }
+        };
+        if !value.is_finite() {
+            self.refuse_number(value);
+            return None;
+        }
+        if left_out.is_some() && left_out != self.left_out {
+            let (service, name, source) = (&self.service, &self.name, &self.source);
+            tracing::debug!(service, name, source, left_out, "a part of it is left out");
+        }
+        self.left_out = left_out;
+        Some(value)
     }
 
     /// It gave a good reading; `enough`: as many as it takes.
@@ -143,8 +169,12 @@ impl Account {
         self.settled |= enough;
     }
 
-    /// It gave nothing to use.
-    pub(super) fn refuse(&mut self, why: String) {
+    /// It gave a number that is of no use.
+    pub(super) fn refuse_number(&mut self, value: f64) {
+        self.refuse(format!("{value} is not a number to count with"));
+    }
+
+    fn refuse(&mut self, why: String) {
         if self.trouble.as_ref() != Some(&why) {
             let (service, name, source) = (&self.service, &self.name, &self.source);
             tracing::debug!(service, name, source, why, "no value");
@@ -231,6 +261,7 @@ impl Account {
             samples: self.samples,
             useless: self.useless,
             trouble: self.trouble.clone(),
+            left_out: self.left_out.clone(),
         }
     }
 }

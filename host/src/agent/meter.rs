@@ -55,20 +55,13 @@ impl Meter {
 
     /// Takes what its source gave.
     pub(super) fn take(&mut self, reading: Reading, now: Instant) {
-        self.account.asked(!matches!(reading, Reading::Silent(_)));
-        match reading {
-            Reading::Value(value) if value.is_finite() => {
-                if self.is_expired(now) {
-                    self.window.clear();
-                }
-                self.window.push(value);
-                self.last = value;
-                self.account.accept(self.window.is_full(), now);
-            }
-            Reading::Value(value) => self.account.refuse(no_number(value)),
-            Reading::NotYet => {}
-            Reading::Useless(why) | Reading::Silent(why) => self.account.refuse(why),
+        let Some(value) = self.account.hear(reading) else { return };
+        if self.is_expired(now) {
+            self.window.clear();
         }
+        self.window.push(value);
+        self.last = value;
+        self.account.accept(self.window.is_full(), now);
     }
 
     /// Adds to the last value, however old it is: what applications push. At first it is 0.
@@ -123,9 +116,4 @@ impl Meter {
     fn is_expired(&self, now: Instant) -> bool {
         !self.expires.is_zero() && self.account.is_older(self.expires, now)
     }
-}
-
-/// Why a number is of no use.
-pub(super) fn no_number(value: f64) -> String {
-    format!("{value} is not a number to count with")
 }

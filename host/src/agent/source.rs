@@ -31,6 +31,8 @@ use system::System;
 pub enum Reading {
     /// A number. One that is not finite is refused by the agent.
     Value(f64),
+    /// A number of what could be counted, and what was left out.
+    Partly(f64, String),
     /// It takes one more sample: this was the first of a difference.
     NotYet,
     /// The source answered, but not with a number to use: why.

@@ -9,7 +9,6 @@
 use tokio::time::Instant;
 
 use super::account::{Account, Origin, Standing, Words};
-use super::meter::no_number;
 use super::source::Reading;
 use crate::config::{AgentConfig, ServiceConfig};
 use crate::report::Service;
@@ -119,16 +118,13 @@ impl Tally {
 
     /// Takes what the source gave.
     pub(super) fn take(&mut self, reading: Reading, now: Instant) {
-        self.account.asked(!matches!(reading, Reading::Silent(_)));
-        match reading {
-            Reading::Value(value) if value.is_finite() && value >= 0.0 => {
-                self.account.accept(true, now);
-                self.count_to(value);
-            }
-            Reading::Value(value) => self.account.refuse(no_number(value)),
-            Reading::NotYet => {}
-            Reading::Useless(why) | Reading::Silent(why) => self.account.refuse(why),
+        let Some(value) = self.account.hear(reading) else { return };
+        if value < 0.0 {
+            self.account.refuse_number(value);
+            return;
         }
+        self.account.accept(true, now);
+        self.count_to(value);
     }
 
     fn count_to(&mut self, value: f64) {

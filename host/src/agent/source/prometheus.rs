@@ -1,7 +1,7 @@
 //! Pages of Prometheus' text format (and `OpenMetrics`): lines in, folded series out.
 //!
 //! The page is read line by line and never held, however long it is. A line that is not understood,
-//! or whose value is not finite, is left out and counted; the others count. Counters, by the page's
+//! or whose value is not finite, is left out and counted; the others count, and the reading says so. Counters, by the page's
 //! own `# TYPE` or the query's `rate`, become rates a series, so that one that begins anew spoils one
 //! reading and not its size. Only lines of wanted series are looked at.
 
@@ -70,12 +70,17 @@ impl Series {
         if lines == 0 {
             return Err("the page is empty".to_owned());
         }
-        let mut numbers = self.watched.iter_mut().map(|watched| watched.fold(now));
-        let mut next = || numbers.next().unwrap_or(Reading::NotYet); // as many as there are terms
+        let mut numbers =
+            self.watched.iter_mut().map(|watched| (watched.fold(now), watched.left_out()));
+        let mut next = || numbers.next().unwrap_or((Reading::NotYet, None)); // one for each term
         let readings = self.queries.iter().map(|query| {
-            let term = next();
-            let divisor = query.divisor.as_ref().map(|_| next());
-            combine(query.complement, term, divisor)
+            let (term, left_out) = next();
+            let (divisor, also_left_out) = query.divisor.as_ref().map(|_| next()).unzip();
+            let reading = combine(query.complement, term, divisor);
+            match (reading, left_out.or(also_left_out.flatten())) {
+                (Reading::Value(value), Some(left_out)) => Reading::Partly(value, left_out),
+                (reading, _) => reading,
+            }
         });
         Ok(readings.collect())
     }
@@ -181,10 +186,13 @@ impl Watched {
 
     fn missing(&self) -> String {
         let name = &self.term.selector.name;
-        match self.bad {
-            0 => format!("the page has no such series {name}"),
-            bad => format!("{bad} lines of {name} have no number to count with"),
-        }
+        self.left_out().unwrap_or_else(|| format!("the page has no such series {name}"))
+    }
+
+    /// What of this page is left out, in words.
+    fn left_out(&self) -> Option<String> {
+        let (name, bad) = (&self.term.selector.name, self.bad);
+        (bad > 0).then(|| format!("{bad} lines of {name} have no number to count with"))
     }
 }
 

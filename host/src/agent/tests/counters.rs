@@ -99,3 +99,17 @@ fn totals_that_applications_push_are_none_until_they_do() {
     agent.hear(Event::Pushed(pushed), start);
     assert_eq!(said(&mut agent, start + Duration::from_secs(2)), Some((2.0, 3, 0, 3)));
 }
+
+#[test]
+fn what_a_number_is_without_is_shown_until_it_is_whole() {
+    let start = Instant::now();
+    let mut agent = counting([None, None, PAGE], start);
+    let mut shown = |reading| {
+        hear(&mut agent, 2, reading, start);
+        let shown = standings(&mut agent, start).remove(0);
+        (shown.value, shown.trouble, shown.left_out)
+    };
+    let why = "2 lines of q have no number to count with".to_owned();
+    assert_eq!(shown(Reading::Partly(3.0, why.clone())), (Some(3.0), None, Some(why)));
+    assert_eq!(shown(Reading::Value(4.0)), (Some(4.0), None, None));
+}

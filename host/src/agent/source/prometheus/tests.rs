@@ -12,7 +12,7 @@ fn series(queries: &[&str]) -> Series {
 fn check(page: &str, query: &str, expected: Option<f64>) {
     let readings = series(&[query]).read(page.as_bytes(), Instant::now()).expect("a page");
     match (&readings[0], expected) {
-        (Reading::Value(found), Some(expected)) => {
+        (Reading::Value(found) | Reading::Partly(found, _), Some(expected)) => {
             assert!((found - expected).abs() < 1e-9, "{query}: {found}");
         }
         (Reading::Useless(_), None) => {}
@@ -58,6 +58,22 @@ fn values_that_are_no_numbers_are_left_out_and_the_others_count() {
     check(page, "q", Some(2.5));
     check(page, "good", Some(4.0));
     check(page, "bad", None);
+}
+
+#[test]
+fn what_is_left_out_is_told_beside_the_number() {
+    let page = "q{a=\"1\"} NaN\nq{a=\"2\"} +Inf\nq{a=\"3\"} 4\nwhole 2\n";
+    let readings = series(&["q", "whole", "whole / q", "1 - q{a=\"3\"}"])
+        .read(page.as_bytes(), Instant::now())
+        .expect("a page");
+    let why = "2 lines of q have no number to count with".to_owned();
+    let expected = [
+        Reading::Partly(4.0, why.clone()),
+        Reading::Value(2.0),
+        Reading::Partly(0.5, why),
+        Reading::Value(-3.0),
+    ];
+    assert_eq!(readings, expected);
 }
 
 #[test]
