@@ -1,16 +1,19 @@
 //! A program that prints a number: run, read, and gone within its time limit.
 //!
 //! It runs in a process group of its own; whatever is left of the group when its time is over, or
-//! when the program itself has ended, is killed, and the program is waited for. So nothing stays
-//! behind, not even a zombie. Its environment is the agent's, its input is empty.
+//! when the program itself has ended, is killed, and only then the program is waited for: until then the
+//! group's number is taken and no stranger's. So nothing stays behind, not even a zombie, but what
+//! leaves the group on purpose. Its environment is the agent's, its input is empty.
 
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command as Process};
+use tokio::signal::unix::{self, SignalKind};
 use tokio::time::timeout;
 
 use super::Reading;
@@ -54,8 +57,11 @@ impl Command {
         let mut process = Process::new(program);
         process.args(arguments).process_group(0).kill_on_drop(true);
         process.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Before it starts, so that no end is missed.
+        let children = unix::signal(SignalKind::child());
+        let children = children.map_err(|error| format!("cannot hear of its end: {error}"))?;
         let child = process.spawn().map_err(|error| format!("cannot start {program}: {error}"))?;
-        let mut group = Group { child };
+        let mut group = Group { child, children };
         let mut printed = Printed::default();
         let status = group.watch(&mut printed, self.limit).await?;
         if status.success() {
@@ -70,6 +76,8 @@ impl Command {
 /// A running program and all that it starts; killed when dropped.
 struct Group {
     child: Child,
+    /// Says that some child has ended.
+    children: unix::Signal,
 }
 
 impl Group {
@@ -89,9 +97,11 @@ impl Group {
         let mut read = false;
         let pid = self.pid();
         let ended = timeout(limit, async {
+            let end = ended(pid, &mut self.children);
+            tokio::pin!(end);
             loop {
                 tokio::select! {
-                    status = self.child.wait() => return status,
+                    () = &mut end => return,
                     _ = &mut reading, if !read => read = true,
                 }
             }
@@ -99,16 +109,14 @@ impl Group {
         let ended = ended.await;
         // Those that it left behind hold the pipes open and would run on.
         kill(pid);
+        let status = self.child.wait().await;
         if !read {
             timeout(DRAIN, reading).await.ok(); // who left the group may still hold them
         }
+        let status = status.map_err(|error| format!("cannot wait for it: {error}"))?;
         match ended {
-            Ok(status) => status.map_err(|error| format!("cannot wait for it: {error}")),
-            Err(_) => {
-                let reaped = self.child.wait().await;
-                reaped.map_err(|error| format!("cannot wait for it: {error}"))?;
-                Err(format!("did not end within {limit:?} and was killed"))
-            }
+            Ok(()) => Ok(status),
+            Err(_) => Err(format!("did not end within {limit:?} and was killed")),
         }
     }
 
@@ -121,6 +129,18 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         kill(self.pid()); // none once it was waited for
+    }
+}
+
+/// Waits until a child has ended, but does not reap it: its number stays taken.
+async fn ended(child: Option<Pid>, children: &mut unix::Signal) {
+    let Some(child) = child else { return };
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    // What is no answer is an end that cannot be put in words.
+    while waitid(Id::Pid(child), look) == Ok(WaitStatus::StillAlive) {
+        if children.recv().await.is_none() {
+            return; // nothing is heard of children any more: the runtime ends
+        }
     }
 }
 

@@ -65,6 +65,17 @@ async fn what_a_command_leaves_behind_is_killed_too() {
 }
 
 #[tokio::test]
+async fn the_number_of_one_that_has_ended_is_taken_until_its_group_is_killed() {
+    let mut children = unix::signal(SignalKind::child()).expect("signals");
+    let mut child = Process::new("/bin/sh").args(["-c", "exit 3"]).spawn().expect("a child");
+    let id = child.id().expect("its number");
+    ended(i32::try_from(id).ok().map(Pid::from_raw), &mut children).await;
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("it is not reaped");
+    assert!(stat.contains(") Z "), "it has ended: {stat}");
+    assert_eq!(child.wait().await.expect("its end").code(), Some(3));
+}
+
+#[tokio::test]
 async fn one_that_is_no_longer_wanted_is_killed() {
     let folder = tempfile::tempdir().expect("a folder");
     let own = folder.path().join("own");
