@@ -19,7 +19,8 @@ use crate::support::{Farm, PATIENCE, get, program, report};
 fn run(net: &Net, machine: &str, folder: &tempfile::TempDir, config: &str, role: &str) -> Process {
     fs::write(folder.path().join("loadline.toml"), config).unwrap();
     let mut command = Command::new("ip");
-    command.args(["netns", "exec", &net.name(machine)]).arg(program()).arg(role);
+    command.args(["netns", "exec", &net.name(machine)]).arg(program());
+    command.args(role.split_whitespace());
     command.current_dir(folder.path()).env_remove("LOADLINE_CONFIG").env_remove("LOADLINE_LOG");
     Process::of(command)
 }
@@ -70,6 +71,51 @@ fn agent_whose_link_is_down_neither_spins_nor_floods_its_log() {
     let warnings = said.iter().filter(|line| line.contains("WARN")).count();
     assert!(warnings <= 4, "{said:#?}");
     agent.end("-TERM");
+}
+
+/// Reports that nobody else can hear are told of; that a better way came than loopback or than IPv6 is not
+/// called an interface that is down.
+#[test]
+fn agent_without_a_network_says_that_its_reports_stay_and_when_they_leave() {
+    let Some(mut net) = Net::lan(&["h"]) else { return };
+    net.machine("a");
+    let host = net.host("h", reports());
+    let folder = tempfile::tempdir().unwrap();
+    let mut agent = run(&net, "a", &folder, &agent_config("a", ""), "agent");
+    let alone = agent.until("only loopback is usable: reports stay on this machine");
+    assert!(alone.contains("WARN"), "{alone}");
+    net.plug("a", 1, 2);
+    net.ip("a", "address add fd77:1::2/64 dev e1 nodad");
+    let mut said = Vec::new();
+    agent.until_with("there is a usable interface: reports leave this machine", &mut said);
+    host.offers("a", "[fd77:1::2]");
+    net.ip("a", "address add 10.77.1.2/24 dev e1");
+    host.offers("a", "10.77.1.2");
+    net.ip("a", "link set e1 down");
+    let cut = agent.until_with("no reports here: the interface is down", &mut said);
+    assert!(cut.contains("interface=e1"), "{cut}");
+    assert!(!said.iter().any(|line| line.contains("WARN")), "{said:#?}");
+    agent.end("-TERM");
+}
+
+/// On a machine by itself nothing is wrong with loopback where a host hears it, or where it is named.
+#[test]
+fn agent_beside_its_host_warns_of_no_missing_network() {
+    let Some(mut net) = Net::new() else { return };
+    net.machine("a");
+    for (interfaces, words) in [("", 1), ("interfaces = [\"lo\"]", 0)] {
+        let folder = tempfile::tempdir().unwrap();
+        let host = "[host]\nlisten = \"127.0.0.1:0\"";
+        let config = format!("{}{host}\n", agent_config("a", interfaces));
+        let mut both = run(&net, "a", &folder, &config, "");
+        let mut said = Vec::new();
+        both.until_with("machine reports", &mut said);
+        let of_loopback: Vec<_> =
+            said.iter().filter(|line| line.contains("only loopback")).collect();
+        assert_eq!(of_loopback.len(), words, "{said:#?}");
+        assert!(of_loopback.iter().all(|line| line.contains("INFO")), "{said:#?}");
+        both.end("-TERM");
+    }
 }
 
 /// O-A23: that no multicast comes is said once, and once that it does.

@@ -147,7 +147,7 @@ impl Loadline {
         #[cfg(feature = "agent")]
         if let Some(agent) = loadline.config.agent.clone() {
             let reports = loadline.agents_reports(&loadline.config);
-            loadline.agent = Some(agent::Running::start(agent, &reports)?);
+            loadline.agent = Some(agent::Running::start(agent, &reports, loadline.is_host())?);
         }
         Ok(loadline)
     }
@@ -221,10 +221,10 @@ impl Loadline {
 
     #[cfg(feature = "agent")]
     async fn apply_agent(&mut self, config: &Config, secrets_changed: bool) -> Vec<Problem> {
-        let reports = self.agents_reports(config);
+        let (reports, is_host) = (self.agents_reports(config), self.is_host());
         let applied = match (&config.agent, &mut self.agent) {
-            (Some(wanted), Some(agent)) => agent.apply(wanted, &reports, secrets_changed),
-            (Some(wanted), None) => agent::Running::start(wanted.clone(), &reports)
+            (Some(wanted), Some(agent)) => agent.apply(wanted, &reports, secrets_changed, is_host),
+            (Some(wanted), None) => agent::Running::start(wanted.clone(), &reports, is_host)
                 .map(|agent| self.agent = Some(agent)),
             (None, _) => {
                 if let Some(agent) = self.agent.take() {
@@ -268,6 +268,15 @@ impl Loadline {
             reports.groups.port = host.report_port();
         }
         reports
+    }
+
+    #[cfg(feature = "agent")]
+    fn is_host(&self) -> bool {
+        #[cfg(feature = "host")]
+        let is_host = self.host.is_some();
+        #[cfg(not(feature = "host"))]
+        let is_host = false;
+        is_host
     }
 
     /// The configuration that was started or applied last.

@@ -41,14 +41,19 @@ pub(super) struct Running {
 type Queue = mpsc::Sender<Vec<u8>>;
 
 impl Running {
-    pub(super) fn start(config: AgentConfig, reports: &ReportsConfig) -> Result<Self, ConfigError> {
+    /// Starts to report; `is_beside_host`: a host in this process hears it.
+    pub(super) fn start(
+        config: AgentConfig,
+        reports: &ReportsConfig,
+        is_beside_host: bool,
+    ) -> Result<Self, ConfigError> {
         let keyring = reports.keyring()?;
         let (queue, frames) = mpsc::channel(QUEUE_MAX);
         let (state, wanted) = watch::channel(config.state);
         let agent = new_agent(config.clone(), wanted, reports, keyring);
         let (route, queue) = watch::channel(queue);
         let line = Line::start(agent, put_into(queue));
-        let sender = tokio::spawn(Outlet::new(reports, BACKLOG).run(frames));
+        let sender = send(reports, is_beside_host, frames);
         Ok(Self { config, state, reports: reports.clone(), line, route, sender })
     }
 
@@ -62,6 +67,7 @@ impl Running {
         config: &AgentConfig,
         reports: &ReportsConfig,
         secrets_changed: bool,
+        is_beside_host: bool,
     ) -> Result<(), ConfigError> {
         if self.config == *config && self.reports == *reports && !secrets_changed {
             return Ok(());
@@ -72,7 +78,7 @@ impl Running {
         self.state.send_replace(config.state);
         if !self.reports.is_sent_like(reports) {
             let (queue, frames) = mpsc::channel(QUEUE_MAX);
-            self.sender = tokio::spawn(Outlet::new(reports, BACKLOG).run(frames));
+            self.sender = send(reports, is_beside_host, frames);
             // The old sending task sends what it has and ends.
             self.route.send_replace(queue);
         }
@@ -105,6 +111,16 @@ impl Running {
             Err(_) => tracing::warn!("the last report did not leave in time"),
         }
     }
+}
+
+/// Sends the reports of a queue.
+fn send(
+    reports: &ReportsConfig,
+    is_beside_host: bool,
+    frames: mpsc::Receiver<Vec<u8>>,
+) -> JoinHandle<()> {
+    let outlet = Outlet::new(reports, BACKLOG).beside_host(is_beside_host);
+    tokio::spawn(outlet.run(frames))
 }
 
 /// Puts reports into the queue of the sending task that runs.

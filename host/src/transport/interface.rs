@@ -84,6 +84,24 @@ impl Look {
         named.split(' ').next().is_some_and(|name| self.links.iter().any(|l| l.name == name))
     }
 
+    /// Whether nothing can be sent by this interface: it is down, away or has no address for a group.
+    pub(super) fn is_cut(&self, name: &str, groups: Groups) -> bool {
+        let can_send = |link: &Link| {
+            let has_place = link.v4_place(groups).or_else(|| link.v6_place(groups)).is_some();
+            link.flags.contains(InterfaceFlags::IFF_UP) && has_place
+        };
+        !self.links.iter().any(|link| link.name == name && can_send(link))
+    }
+
+    /// Whether there are places, and all on loopback.
+    pub(super) fn is_local(&self, places: &[Place]) -> bool {
+        let is_loopback = |place: &Place| {
+            let link = self.links.iter().find(|link| link.index == place.index);
+            link.is_some_and(|link| link.flags.contains(InterfaceFlags::IFF_LOOPBACK))
+        };
+        !places.is_empty() && places.iter().all(is_loopback)
+    }
+
     /// All names, for messages.
     pub(super) fn names(&self) -> String {
         let names: Vec<_> = self.links.iter().map(|link| link.name.as_str()).collect();

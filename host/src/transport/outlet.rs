@@ -32,6 +32,7 @@ pub struct Outlet {
     tasks: Vec<JoinHandle<()>>,
     changes: Changes,
     troubles: Troubles,
+    is_beside_host: bool,
 }
 
 /// A socket for one place.
@@ -51,7 +52,7 @@ impl Outlet {
         let unicast = Spread::new(backlog);
         let start = |to: &_| tokio::spawn(unicast::send_to(Clone::clone(to), unicast.subscribe()));
         let tasks = config.send_to.iter().map(start).collect();
-        let mut outlet = Self {
+        Self {
             groups: config.groups,
             wanted: config.interfaces.clone(),
             ttl: config.ttl,
@@ -60,13 +61,19 @@ impl Outlet {
             tasks,
             changes: Changes::new(),
             troubles: Troubles::default(),
-        };
-        outlet.look();
-        outlet
+            is_beside_host: false,
+        }
+    }
+
+    /// A host in this process hears it: that nobody else can is no fault.
+    #[must_use]
+    pub fn beside_host(self, is_beside_host: bool) -> Self {
+        Self { is_beside_host, ..self }
     }
 
     /// Sends every frame that comes, until there are no more and the destinations have theirs.
     pub async fn run(mut self, mut frames: mpsc::Receiver<Vec<u8>>) {
+        self.look();
         loop {
             tokio::select! {
                 frame = frames.recv() => match frame {
@@ -118,13 +125,15 @@ impl Outlet {
         let places = look.sending(self.groups, &self.wanted);
         let gone = self.senders.extract_if(.., |sender| !places.contains(&sender.place));
         for Sender { place, to, .. } in gone {
-            let is_silent = !places.iter().any(|other| on(other) == on(&place));
-            if is_silent && self.troubles.begin(&on(&place)) {
+            let is_cut = look.is_cut(&place.interface, self.groups);
+            if is_cut && self.troubles.begin(&on(&place)) {
                 tracing::warn!(interface = %place.interface, group = %to, "no reports here: the interface is down or has no address");
             }
         }
         self.troubles.keep(|what| what.strip_prefix(ON).is_none_or(|on| look.is_there(on)));
         complain_of_missing(&look, &self.wanted, &mut self.troubles);
+        // By the configuration it may be meant so; then, or with another destination, it is no trouble.
+        let is_alone = self.wanted.is_empty() && self.tasks.is_empty() && look.is_local(&places);
         for place in places {
             if self.senders.iter().any(|sender| sender.place == place) {
                 continue;
@@ -140,13 +149,29 @@ impl Outlet {
                 }
             }
         }
+        self.say_how_far(is_alone);
+    }
+
+    /// Says each change of how far reports go: nowhere, to this machine, or out of it.
+    fn say_how_far(&mut self, is_alone: bool) {
         let is_nowhere = self.senders.is_empty() && self.tasks.is_empty();
-        if !is_nowhere {
-            if self.troubles.end("nowhere") {
-                tracing::info!("there is a usable interface: reports are sent");
+        if !is_alone && self.troubles.end(ALONE) && !is_nowhere {
+            tracing::info!("there is a usable interface: reports leave this machine");
+        }
+        if !is_nowhere && self.troubles.end(NOWHERE) && !is_alone {
+            tracing::info!("there is a usable interface: reports are sent");
+        }
+        if is_nowhere {
+            if self.troubles.begin(NOWHERE) {
+                tracing::warn!("no usable interface: reports go nowhere, still looking");
             }
-        } else if self.troubles.begin("nowhere") {
-            tracing::warn!("no usable interface: reports go nowhere, still looking");
+        } else if is_alone && self.troubles.begin(ALONE) {
+            let what = "only loopback is usable: reports stay on this machine, still looking";
+            if self.is_beside_host {
+                tracing::info!("{what}");
+            } else {
+                tracing::warn!("{what}");
+            }
         }
     }
 }
@@ -197,9 +222,12 @@ pub(super) fn complain_of_missing(look: &Look, wanted: &[String], troubles: &mut
 }
 
 const ON: &str = "on ";
+const NOWHERE: &str = "nowhere";
+const ALONE: &str = "alone";
 
+/// The trouble of an interface: one group at a time is sent to there.
 fn on(place: &Place) -> String {
-    format!("{ON}{} {}", place.interface, place.group)
+    format!("{ON}{}", place.interface)
 }
 
 /// The address that binds every interface of a family.
