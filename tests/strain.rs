@@ -1,10 +1,12 @@
 //! Many agents, a host that is stopped for a while, and floods of junk, against the program as a process.
 //!
-//! Short in `cargo test`; LOADLINE_STRAIN makes it so many times as long. A minute and a million:
+//! Short in `cargo test`; LOADLINE_STRAIN makes it so many times as long. A minute, two of
+//! loss, and a million:
 //!
 //!   LOADLINE_STRAIN=20 cargo test -p loadline-tests strain -- --nocapture --test-threads 1
 
 mod compile;
+mod loss;
 mod misbehaving;
 mod reloads;
 
@@ -35,13 +37,6 @@ fn strain() -> u64 {
     written.map_or(1, |factor| factor.parse().expect("LOADLINE_STRAIN is a whole number"))
 }
 
-/// How often machines were called gone whose name begins like this.
-fn gone(host: &HostProcess, machines: &str) -> u64 {
-    let name = format!("machine={machines}");
-    let is_it = |line: &&String| line.contains("machine is gone") && line.contains(&name);
-    host.lines().iter().filter(is_it).count() as u64
-}
-
 async fn agent(number: usize, port: u16) -> Loadline {
     let config = format!(
         "[agent]\nmachine = \"m-{number}\"\ninterval = \"1s\"\n\
@@ -50,58 +45,6 @@ async fn agent(number: usize, port: u16) -> Loadline {
          [reports]\ngroup = \"239.255.76.76:{port}\"\ninterfaces = [\"lo\"]\n"
     );
     Loadline::start(Config::parse(&config).unwrap()).await.unwrap()
-}
-
-/// Passes datagrams on to a port, but for so many in a hundred; where to send them.
-fn lossy_way(to: u16, percent: usize) -> u16 {
-    let way = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let port = way.local_addr().unwrap().port();
-    let mut random = Random::new(percent as u64);
-    std::thread::spawn(move || {
-        let mut buffer = [0; 2_048];
-        // Ends with the process of the test.
-        while let Ok(len) = way.recv(&mut buffer) {
-            if random.below(100) >= percent {
-                way.send_to(&buffer[..len], (Ipv4Addr::LOCALHOST, to)).unwrap();
-            }
-        }
-    });
-    port
-}
-
-/// Two minutes behind a way that loses every tenth report, and one that loses half of them.
-#[tokio::test(flavor = "multi_thread")]
-async fn behind_loss_machines_stay() {
-    let host = HostProcess::start();
-    let mut agents = Vec::new();
-    for (percent, count) in [(10, 10), (50, 2)] {
-        let port = lossy_way(host.report_port, percent);
-        for number in 0..count {
-            // Nobody hears this group: reports arrive by the lossy way only.
-            let config = format!(
-                "[agent]\nmachine = \"loss-{percent}-{number}\"\ninterval = \"200ms\"\nmetric = []\n\
-                 [reports]\ngroup = \"239.255.76.77:{port}\"\ninterfaces = [\"lo\"]\n\
-                 send_to = [\"udp://127.0.0.1:{port}\"]\n"
-            );
-            agents.push(Loadline::start(Config::parse(&config).unwrap()).await.unwrap());
-        }
-    }
-    let alive =
-        |host: &HostProcess| host.metrics().get("loadline_machines{state=\"alive\"}").copied();
-    host.until("all heard", |host| alive(host) == Some(12)).await;
-    tokio::time::sleep(Duration::from_secs(SECONDS * strain())).await;
-    let seconds = SECONDS * strain();
-    // Three lost in a row are a death while nothing is known of a way yet: rare by the one, and some by
-    // the other. Reports are five a second.
-    for (percent, machines, gone_max) in [(10, 10, 2), (50, 2, 6)] {
-        let (gone, reports) = (gone(&host, &format!("loss-{percent}-")), machines * seconds * 5);
-        eprintln!("{percent} % lost for {seconds} s: {gone} times gone in {reports} reports");
-        assert!(gone <= gone_max + reports / 2_000, "{percent} % lost: {gone} times gone");
-    }
-    host.until("all of them back", |host| alive(host) == Some(12)).await;
-    for agent in agents {
-        agent.stop().await;
-    }
 }
 
 /// A busy minute, in which the host is stopped for longer than agents may be silent, and for longer than
