@@ -22,6 +22,23 @@ fn two_hosts_list_three_agents_and_one_that_leaves_is_gone() {
     }
 }
 
+/// Where they must run, tests that cannot make their network do not pass.
+#[test]
+fn network_that_is_required_is_not_left_out() {
+    let run = |wish: &str| {
+        let mut tests = std::process::Command::new(std::env::current_exe().unwrap());
+        tests.args(["--exact", "net::two_hosts_list_three_agents_and_one_that_leaves_is_gone"]);
+        // There is no `ip` here.
+        tests.env("PATH", "").env("LOADLINE_NETNS", wish).output().unwrap()
+    };
+    let said = |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    let (left_out, required) = (run(""), run("required"));
+    assert!(left_out.status.success(), "{}", said(&left_out));
+    assert!(said(&left_out).contains("1 passed"), "{}", said(&left_out));
+    assert!(!required.status.success(), "{}", said(&required));
+    assert!(said(&required).contains("network namespaces need root and ip"), "{}", said(&required));
+}
+
 #[test]
 fn interface_that_goes_down_comes_back_is_made_anew_or_gets_another_address() {
     let Some(net) = Net::lan(&["h", "a"]) else { return };

@@ -12,7 +12,7 @@ use loadline::report::{Keyring, Report, wire};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::process::Process;
-use crate::support::net::{INTERVAL, Net, by, reports};
+use crate::support::net::{INTERVAL, Net, by, left_out, reports};
 use crate::support::{Farm, PATIENCE, get, program, report};
 
 /// The program on a machine of the network, configured by this.
@@ -178,7 +178,7 @@ fn reports_follow_a_name_that_moves() {
     let prepare = format!("mount --bind {} /etc/hosts", hosts.display());
     let can = Command::new("unshare").args(["-m", "sh", "-c", &prepare]).output();
     if !can.is_ok_and(|output| output.status.success()) {
-        eprintln!("left out: this test needs root and mounts");
+        left_out("this test needs root and mounts");
         return;
     }
     let [old, new] = [2, 3].map(|last| Ipv4Addr::new(127, 0, 0, last));

@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use super::{Arrived, Ear};
+use crate::support::net::left_out;
 use crate::support::program;
 
 /// An agent behind mounts, killed if the test ends early.
@@ -22,7 +23,7 @@ impl Agent {
     fn start(folder: &Path, prepare: &str, run_as: &str, config: &str) -> Option<Self> {
         let can = Command::new("unshare").args(["-m", "sh", "-c", prepare]).output();
         if !can.is_ok_and(|output| output.status.success()) {
-            eprintln!("left out: this test needs root and mounts ({prepare})");
+            left_out(&format!("this test needs root and mounts ({prepare})"));
             return None;
         }
         let file = folder.join("loadline.toml");
