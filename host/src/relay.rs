@@ -2,7 +2,8 @@
 //!
 //! Whatever the relay lets through is as its agent made it, but for three things: the age grows by the
 //! time in the relay, a service without an address of its own gets the one that the report came from
-//! (there, that is the relay's), and the hops are counted. Frames are signed anew with this relay's
+//! (there, that is the relay's), and the hops are counted. What becomes too long for a frame by that
+//! leaves metrics out, as an agent's report does ([`fit`]). Frames are signed anew with this relay's
 //! first key; the stamp is the agent's, so that replays are found there as they are here.
 //!
 //! Against loops: a report that went through as many relays as allowed goes no further, and none goes
@@ -12,9 +13,10 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use crate::report::fit::{self, LeftOut};
 use crate::report::gate::{Gate, Present, SKEW_MAX};
 use crate::report::wire::{self, Packer};
-use crate::report::{DATAGRAM_BYTES_MAX, Report, Service, address};
+use crate::report::{DATAGRAM_BYTES_MAX, Report, Service, WireError, address};
 use crate::transport::Batch;
 
 /// Machines remembered at most: bounds what forged names can cost.
@@ -51,6 +53,8 @@ pub struct Relayed {
     pub frames: Vec<Vec<u8>>,
     /// Reports in them.
     pub reports: usize,
+    /// Who sent those of them that had become too long, and what was left out of each.
+    pub shortened: Vec<(IpAddr, LeftOut)>,
     /// What did not go through: who sent it, and why.
     pub refused: Vec<(IpAddr, &'static str)>,
 }
@@ -88,7 +92,12 @@ impl Relay {
                     push(&mut packer, report, from, waited).map_err(|error| error.reason())
                 });
                 match packed {
-                    Ok(()) => relayed.reports += 1,
+                    Ok(left_out) => {
+                        relayed.reports += 1;
+                        if !left_out.is_nothing() {
+                            relayed.shortened.push((from, left_out));
+                        }
+                    }
                     Err(reason) => relayed.refused.push((from, reason)),
                 }
             }
@@ -148,13 +157,13 @@ impl Last {
     }
 }
 
-/// Adds a report as it is to be read there.
+/// Adds a report as it is to be read there, or what fits of it; what does not.
 fn push(
     packer: &mut Packer<'_>,
     mut report: Report<'_>,
     from: IpAddr,
     waited: Duration,
-) -> Result<(), wire::WireError> {
+) -> Result<LeftOut, WireError> {
     let waited_ms = u32::try_from(waited.as_millis()).unwrap_or(u32::MAX);
     report.delay_ms = report.delay_ms.saturating_add(waited_ms);
     report.hops = report.hops.saturating_add(1);
@@ -166,13 +175,20 @@ fn push(
     let services = report.services.iter().zip(&addresses);
     let services =
         services.map(|(service, address)| Service { address, ..service.clone() }).collect();
-    packer.push(&Report { services, ..report.clone() })
+    let mut report = Report { services, ..report.clone() };
+    let mut left_out = LeftOut::default();
+    loop {
+        match packer.push(&report) {
+            Err(WireError::TooLong) if fit::cut(&mut report, &mut left_out) => {}
+            pushed => return pushed.map(|()| left_out),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{DEFAULT_SERVICE, Metrics};
+    use crate::report::{DEFAULT_SERVICE, FRAME_BYTES_MAX, Metrics};
     use crate::report::{Keyring, State};
     use crate::transport::Datagram;
 
@@ -212,6 +228,34 @@ mod tests {
         assert_eq!(there[0].services[0].name, DEFAULT_SERVICE);
         assert_eq!(there[0].services[0].address, "10.0.0.7");
         assert_eq!(there[0].metrics, report("a", 1).metrics);
+    }
+
+    /// As long as an agent may send it, it grows by what the relay adds.
+    #[test]
+    fn report_that_grows_too_long_loses_metrics_and_no_other_report_is_lost() {
+        let start = Instant::now();
+        let names: Vec<_> = (0..256).map(|n| format!("{n:03}-{}", "x".repeat(228))).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let metrics = Metrics { values: vec![0.5; names.len()], names };
+        let services: Vec<_> = (0..64).map(|number| format!("service-{number}")).collect();
+        let service = |name| Service { name, address: ":80", ..Service::implied() };
+        let services = services.iter().map(|name| service(name.as_str())).collect();
+        let long = Report { metrics, services, ..report("long", 1) };
+        let keyring = Keyring::default();
+        let (sent, left_out) = fit::encode(long.clone(), &keyring).expect("a good report");
+        assert!(left_out.is_nothing() && sent.len() > FRAME_BYTES_MAX - 1_000, "{}", sent.len());
+        let mut relay = Relay::new(Gate::default(), "default".to_owned(), 1, start);
+        let from = "fd00:1234:5678:9abc:def0:1234:5678:9abc";
+        let batches = [batch(&[report("a", 1)], from, start), batch(&[long], from, start)];
+        let relayed = relay.pack(&batches, start, 0);
+        assert_eq!((relayed.reports, relayed.refused), (2, Vec::new()));
+        let [(by, left_out)] = relayed.shortened[..] else { panic!("{:?}", relayed.shortened) };
+        assert_eq!((by.to_string().as_str(), left_out.metrics, left_out.services), (from, 64, 0));
+        let there = relayed.frames.iter().map(|frame| {
+            assert!(frame.len() <= FRAME_BYTES_MAX, "{}", frame.len());
+            wire::decode(frame, &keyring).expect("a good frame")[0].machine
+        });
+        assert_eq!(there.collect::<Vec<_>>(), ["a", "long"]);
     }
 
     #[test]

@@ -39,15 +39,22 @@ pub fn encode(mut report: Report<'_>, keyring: &Keyring) -> Result<(Vec<u8>, Lef
         if frame.len() <= FRAME_BYTES_MAX {
             return Ok((frame, left_out));
         }
-        let longest = lists(&mut report).max_by_key(|metrics| metrics.names.len());
-        if let Some(metrics) = longest.filter(|metrics| !metrics.names.is_empty()) {
-            left_out.metrics += shorten(metrics, metrics.names.len() * 3 / 4);
-        } else if report.services.pop().is_some() {
-            left_out.services += 1;
-        } else {
+        if !cut(&mut report, &mut left_out) {
             return Ok((frame, left_out)); // names and labels alone are far shorter
         }
     }
+}
+
+/// Leaves out something more; false where there is nothing that can be left out.
+pub fn cut(report: &mut Report<'_>, left_out: &mut LeftOut) -> bool {
+    let longest = lists(report).max_by_key(|metrics| metrics.names.len());
+    if let Some(metrics) = longest.filter(|metrics| !metrics.names.is_empty()) {
+        left_out.metrics += shorten(metrics, metrics.names.len() * 3 / 4);
+        return true;
+    }
+    let has_service = report.services.pop().is_some();
+    left_out.services += usize::from(has_service);
+    has_service
 }
 
 fn lists<'r, 'a>(report: &'r mut Report<'a>) -> impl Iterator<Item = &'r mut Metrics<'a>> {

@@ -14,7 +14,7 @@ use serde::ser::{SerializeMap, SerializeTuple};
 use serde::{Serialize, Serializer};
 
 use super::auth::{Keyring, TAG_BYTES};
-use super::{MAGIC, NAME_FORM, Report, Service, State};
+use super::{FRAME_BYTES_MAX, MAGIC, NAME_FORM, Report, Service, State};
 
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 8;
@@ -60,6 +60,9 @@ pub enum WireError {
         /// Which one.
         field: &'static str,
     },
+    /// One report that is longer than a frame may be.
+    #[error("longer than a frame may be ({FRAME_BYTES_MAX} bytes)")]
+    TooLong,
 }
 
 impl WireError {
@@ -77,6 +80,7 @@ impl WireError {
             Self::Malformed(_) => "malformed",
             Self::Name { .. } => "name",
             Self::Field { .. } => "field",
+            Self::TooLong => "too_long",
         }
     }
 }
@@ -139,10 +143,14 @@ impl<'k> Packer<'k> {
     /// Adds a report.
     ///
     /// # Errors
-    /// It does not pass [`Report::check`], and is left out.
+    /// It does not pass [`Report::check`], or no frame may be so long; it is left out.
     pub fn push(&mut self, report: &Report<'_>) -> Result<(), WireError> {
         let before = self.bodies.len();
-        if let Err(error) = append(report, &mut self.bodies) {
+        let appended = append(report, &mut self.bodies).and_then(|()| {
+            let is_too_long = self.bodies.len() - before + FRAMING_BYTES > FRAME_BYTES_MAX;
+            if is_too_long { Err(WireError::TooLong) } else { Ok(()) }
+        });
+        if let Err(error) = appended {
             self.bodies.truncate(before);
             return Err(error);
         }

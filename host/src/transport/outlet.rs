@@ -7,6 +7,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -99,6 +100,11 @@ impl Outlet {
                 Ok(_) => {
                     if self.troubles.end(&on(place)) {
                         tracing::info!(interface = %name, group = %to, "reports are sent again");
+                    }
+                }
+                Err(error) if is_too_long(&error) => {
+                    if self.troubles.once(&format!("{TOO_LONG}{name}")) {
+                        tracing::warn!(interface = %name, group = %to, bytes = frame.len(), %error, "a frame is lost");
                     }
                 }
                 Err(error) => {
@@ -222,12 +228,18 @@ pub(super) fn complain_of_missing(look: &Look, wanted: &[String], troubles: &mut
 }
 
 const ON: &str = "on ";
+const TOO_LONG: &str = "too long for ";
 const NOWHERE: &str = "nowhere";
 const ALONE: &str = "alone";
 
 /// The trouble of an interface: one group at a time is sent to there.
 fn on(place: &Place) -> String {
     format!("{ON}{}", place.interface)
+}
+
+/// Whether this is the frame's fault: the socket is good for others.
+pub(super) fn is_too_long(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::EMSGSIZE as i32)
 }
 
 /// The address that binds every interface of a family.

@@ -68,6 +68,11 @@ impl Troubles {
         !self.now.is_empty() && self.now.remove(what) == Some(true)
     }
 
+    /// Notes what befell one frame, and says nothing of the next; true when that is to be logged.
+    pub(super) fn once(&mut self, what: &str) -> bool {
+        self.quiet.may(what.to_owned())
+    }
+
     /// Forgets troubles that cannot end any more.
     pub(super) fn keep(&mut self, is_current: impl Fn(&str) -> bool) {
         self.now.retain(|what, _| is_current(what));

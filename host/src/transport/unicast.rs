@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::frames::Frames;
-use super::outlet::any;
+use super::outlet::{any, is_too_long};
 use super::status::Troubles;
 use super::stream;
 use crate::config::{Carrier, Destination};
@@ -43,6 +43,11 @@ async fn send_datagrams(to: &Destination, mut frames: Frames) {
         match sent {
             Ok(()) if troubles.end("") => tracing::info!(%to, "reports are sent again"),
             Ok(()) => {}
+            Err(error) if is_too_long(&error) => {
+                if troubles.once("too long") {
+                    tracing::warn!(%to, bytes = frame.len(), %error, "a frame is lost");
+                }
+            }
             Err(error) => {
                 names.forget();
                 if troubles.begin("") {
