@@ -1,4 +1,6 @@
-//! The relay: one task that receives, one that packs, one that sends.
+//! The relay: one task that receives, one that packs, one that sends; and one that tells what was lost.
+
+mod losses;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,11 +11,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use self::losses::{Refusals, say_losses, tell_losses};
 use super::judge::judge;
 use super::{HANDOVER, RunError};
 use crate::clock::wall_ms;
 use crate::config::{Config, ConfigError, Problem, RelayConfig, ReportsConfig};
 use crate::relay::Relay;
+use crate::report::fit::LeftOut;
 use crate::report::{Gate, Keyring};
 use crate::telemetry::Quiet;
 use crate::transport::{Batch, Connections, Inlet, Outlet, Place, Room, Status};
@@ -86,8 +90,10 @@ impl RunningRelay {
         let (packer, queue) = mpsc::channel(QUEUE_MAX);
         let (relayed, dropped, room) = (Arc::default(), Arc::default(), Room::default());
         let (frames, sender) = send(reports, relay);
+        let refusals = Arc::new(Refusals::default());
         let packing = Packing {
             state,
+            refusals: Arc::clone(&refusals),
             every: relay.every,
             frames,
             relayed: Arc::clone(&relayed),
@@ -98,7 +104,7 @@ impl RunningRelay {
         Ok(Self {
             reports: reports.clone(),
             relay: relay.clone(),
-            losses: tokio::spawn(tell_losses(Arc::clone(&status), LOSS_LOOK, say_losses)),
+            losses: tokio::spawn(tell_losses(Arc::clone(&status), refusals, LOSS_LOOK, say_losses)),
             status,
             port,
             relayed,
@@ -233,29 +239,6 @@ fn hand_to(
     }
 }
 
-/// Tells once in so long what was lost before it could be read, if anything was: a relay has no metrics.
-async fn tell_losses(status: Arc<Status>, every: Duration, say: impl Fn([u64; 3])) {
-    let mut before = [0; 3];
-    loop {
-        sleep(every).await;
-        let now = [&status.kernel_drops, &status.truncated, &status.receive_errors]
-            .map(|count| count.load(Ordering::Relaxed));
-        if now != before {
-            say([0, 1, 2].map(|i| now[i] - before[i]));
-            before = now;
-        }
-    }
-}
-
-fn say_losses([kernel_drops, truncated, receive_errors]: [u64; 3]) {
-    tracing::warn!(
-        kernel_drops,
-        truncated,
-        receive_errors,
-        "reports were lost on their way in, within a minute"
-    );
-}
-
 /// The packing task's state.
 struct Packing {
     state: Relay,
@@ -263,6 +246,7 @@ struct Packing {
     frames: mpsc::Sender<Vec<u8>>,
     relayed: Arc<AtomicU64>,
     dropped: Arc<AtomicU64>,
+    refusals: Arc<Refusals>,
 }
 
 impl Packing {
@@ -291,6 +275,13 @@ impl Packing {
             let wall_ms = wall_ms(); // before the other clock, as `Present` wants it
             let relayed = self.state.pack(&batches, Instant::now(), wall_ms);
             self.relayed.fetch_add(relayed.reports as u64, Ordering::Relaxed);
+            self.refusals.add(&relayed);
+            for (from, left_out) in relayed.shortened {
+                if quiet.may((from, "shortened")) {
+                    let LeftOut { metrics, services } = left_out;
+                    tracing::warn!(%from, metrics, services, "left out of a report that became too long here");
+                }
+            }
             for (from, reason) in relayed.refused {
                 complain(from, reason, &mut quiet);
             }
@@ -324,34 +315,9 @@ fn complain(from: IpAddr, reason: &'static str, quiet: &mut Quiet<(IpAddr, &'sta
     if !quiet.may((from, reason)) {
         return;
     }
-    if matches!(reason, "duplicate" | "hops" | "other_farm") {
+    if losses::is_healthy(reason) {
         tracing::debug!(%from, reason, "report not relayed");
     } else {
         tracing::warn!(%from, reason, "report not relayed");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn losses_are_told_each_once_and_only_where_there_are_any() {
-        let status = Arc::new(Status::default());
-        let every = Duration::from_millis(10);
-        let (said, mut words) = mpsc::unbounded_channel();
-        let say = move |losses| said.send(losses).expect("heard");
-        let telling = tokio::spawn(tell_losses(Arc::clone(&status), every, say));
-        status.kernel_drops.fetch_add(5, Ordering::Relaxed);
-        assert_eq!(words.recv().await, Some([5, 0, 0]));
-        status.kernel_drops.fetch_add(7, Ordering::Relaxed);
-        assert_eq!(words.recv().await, Some([7, 0, 0]));
-        sleep(10 * every).await;
-        assert!(words.try_recv().is_err(), "nothing was lost since");
-        status.truncated.fetch_add(1, Ordering::Relaxed);
-        assert_eq!(words.recv().await, Some([0, 1, 0]));
-        status.receive_errors.fetch_add(2, Ordering::Relaxed);
-        assert_eq!(words.recv().await, Some([0, 0, 2]));
-        telling.abort();
     }
 }
