@@ -8,6 +8,7 @@
 
 mod batch;
 mod changes;
+mod ear;
 mod frames;
 mod inlet;
 mod interface;

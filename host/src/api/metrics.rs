@@ -103,6 +103,7 @@ fn transport(view: &View) -> Vec<Family> {
         let labels = vec![("interface", place.interface), ("group", place.group.to_string())];
         (labels, 1)
     });
+    let receiving = vec![(Vec::new(), status.is_receiving.load(Ordering::Relaxed).into())];
     let open = vec![(Vec::new(), status.connections_open.load(Ordering::Relaxed))];
     let gauge = |name, help, samples| Family { name, help, is_counter: false, samples };
     vec![
@@ -112,6 +113,11 @@ fn transport(view: &View) -> Vec<Family> {
         counter("receive_errors", "Errors of receiving sockets", &status.receive_errors),
         counter("tcp_connections", "TCP connections taken", &status.connections),
         counter("tcp_closed", "TCP connections closed by the host", &status.connections_closed),
+        gauge(
+            "receiving",
+            "1 where every socket for reports is open, 0 while one failed",
+            receiving,
+        ),
         gauge("tcp_open", "TCP connections open", open),
         gauge("multicast_joined", "1 where a group is heard", joined.collect()),
     ]

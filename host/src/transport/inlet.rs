@@ -3,33 +3,28 @@
 //! A family has two sockets, one bound to its group and one to every address, so that what came by
 //! multicast is known, other groups on the port are not heard, and unicast still is: at loopback alone
 //! where that is the only interface. Memberships follow the interfaces; while those cannot be listed
-//! everything stays as it is.
+//! everything stays as it is. A socket that fails is opened again, and joins again ([`Ears`]).
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockRef, Socket, Type};
-use tokio::io::Interest;
+use socket2::{InterfaceIndexOrAddress, SockRef};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio::time::sleep;
 
 use super::batch::Batch;
 use super::changes::Changes;
-use super::interface::{Look, Place, loopback_index};
+use super::ear::{Ear, Ears, bind_all, enlarge, reach};
+use super::interface::{Look, Place};
 use super::listener::{Connections, Judge, Take, Verdict};
-use super::outlet::{any, complain_of_missing};
-use super::receive::{self, Receiver};
+use super::outlet::complain_of_missing;
 use super::silence::{Heard, Silence};
-use super::status::{Status, Troubles, count};
+use super::status::{Status, Troubles};
 use crate::config::{Groups, ReportsConfig};
-use crate::telemetry::Quiet;
 
-/// Pause after an error of a socket that is not the datagram's: no busy loop, and no end.
-const PAUSE: Duration = Duration::from_millis(100);
 /// Free ports tried, until one is free for datagrams and connections.
 const FREE_PORTS: u32 = 16;
 
@@ -38,6 +33,7 @@ const FREE_PORTS: u32 = 16;
 pub struct Inlet {
     groups: Groups,
     wanted: Vec<String>,
+    receive_buffer: usize,
     /// Changed by who holds [`Inlet::silence`]'s other end.
     silence: (watch::Sender<Duration>, watch::Receiver<Duration>),
     /// Until they run.
@@ -57,15 +53,6 @@ pub struct Inlet {
     status: Arc<Status>,
     changes: Changes,
     troubles: Troubles,
-}
-
-/// One UDP socket.
-#[derive(Debug)]
-struct Ear {
-    socket: Arc<UdpSocket>,
-    /// The group it is bound to; `None`: unicast.
-    group: Option<IpAddr>,
-    receiver: Receiver,
 }
 
 impl Inlet {
@@ -101,6 +88,7 @@ impl Inlet {
         let mut inlet = Self {
             groups,
             wanted: config.interfaces.clone(),
+            receive_buffer: config.receive_buffer,
             silence: watch::channel(config.silence),
             ears,
             sockets: Vec::new(),
@@ -116,6 +104,7 @@ impl Inlet {
             troubles: Troubles::default(),
         };
         inlet.look();
+        inlet.status.is_receiving.store(true, Ordering::Relaxed);
         Ok(inlet)
     }
 
@@ -138,12 +127,9 @@ impl Inlet {
         take: impl Fn(Batch) + Clone + Send + Sync + 'static,
         judge: impl Fn(&[u8]) -> Verdict + Clone + Send + Sync + 'static,
     ) {
-        let mut tasks = JoinSet::new(); // end with this one
-        let ears: Vec<_> = self.ears.drain(..).collect();
-        for ear in ears {
-            self.sockets.extend(ear.group.map(|group| (group, Arc::clone(&ear.socket))));
-            tasks.spawn(ear.run(take.clone(), Arc::clone(&self.heard), Arc::clone(&self.status)));
-        }
+        let mut ears = Ears::default(); // end with this one
+        let bound = std::mem::take(&mut self.ears);
+        self.hear(bound, &mut ears, &take);
         let mut silence = Silence::new(self.silence.1.clone());
         // First here, then no more elsewhere, so that nobody is refused between.
         self.take_connections(&take, &judge);
@@ -156,6 +142,39 @@ impl Inlet {
             tokio::select! {
                 () = self.changes.next() => self.look(),
                 () = silence.next() => silence.look(&self.heard, &self.status),
+                failed = ears.next() => self.hear_again(failed, &mut ears, &take),
+            }
+        }
+    }
+
+    fn hear(&mut self, bound: Vec<Ear>, ears: &mut Ears, take: &impl Take) {
+        for ear in bound {
+            if let Some(group) = ear.spot.group {
+                self.sockets.retain(|(of, _)| *of != group);
+                self.sockets.push((group, Arc::clone(&ear.socket)));
+            }
+            ears.listen(ear, take.clone(), &self.heard, &self.status);
+        }
+    }
+
+    /// Opens sockets that failed, and joins their groups again.
+    fn hear_again(&mut self, failed: Option<String>, ears: &mut Ears, take: &impl Take) {
+        if let Some(why) = failed {
+            self.status.is_receiving.store(false, Ordering::Relaxed);
+            if self.troubles.begin(DEAF) {
+                tracing::warn!(why, "a socket for reports has failed: opening it again");
+            }
+        }
+        let opened = ears.reopen(&self.status);
+        enlarge(&opened, self.receive_buffer);
+        let is_new = |group| opened.iter().any(|ear| ear.spot.group == Some(group));
+        self.joined.retain(|place| !is_new(place.group));
+        self.hear(opened, ears, take);
+        self.look();
+        if ears.are_whole() {
+            self.status.is_receiving.store(true, Ordering::Relaxed);
+            if self.troubles.end(DEAF) {
+                tracing::info!("reports are received again");
             }
         }
     }
@@ -216,7 +235,7 @@ impl Inlet {
     }
 
     fn membership(&self, place: &Place, change: Membership) -> io::Result<()> {
-        let socket = self.ears.iter().map(|ear| (ear.group, &ear.socket));
+        let socket = self.ears.iter().map(|ear| (ear.spot.group, &ear.socket));
         let kept = self.sockets.iter().map(|(group, socket)| (Some(*group), socket));
         let socket = socket.chain(kept).find(|(group, _)| *group == Some(place.group));
         let missing = || io::Error::new(io::ErrorKind::Unsupported, "this system has no IPv6");
@@ -264,137 +283,9 @@ enum Membership {
 }
 
 const JOIN: &str = "join ";
+const DEAF: &str = "deaf";
 const NOWHERE: &str = "nowhere";
 const TCP: &str = "tcp";
-
-impl Ear {
-    fn bind(at: SocketAddr, group: Option<IpAddr>, status: &Arc<Status>) -> io::Result<Self> {
-        let is_v4 = at.is_ipv4();
-        let socket = Socket::new(Domain::for_address(at), Type::DGRAM, Some(Protocol::UDP))?;
-        // Without this a socket hears every group that any process of this machine has joined.
-        if is_v4 {
-            socket.set_multicast_all_v4(false)?;
-        } else {
-            socket.set_only_v6(true)?;
-            socket.set_multicast_all_v6(false)?;
-        }
-        // Several hosts on one machine hear the same group, but a free port is nobody else's.
-        if at.port() != 0 {
-            socket.set_reuse_address(true)?;
-        }
-        socket.bind(&at.into())?;
-        socket.set_reuse_address(true)?;
-        socket.set_nonblocking(true)?;
-        let socket = UdpSocket::from_std(socket.into())?;
-        let receiver = Receiver::new(&socket, Arc::clone(status))?;
-        Ok(Self { socket: Arc::new(socket), group, receiver })
-    }
-
-    /// Hands over what arrives.
-    async fn run(self, take: impl Take, heard: Arc<Heard>, status: Arc<Status>) {
-        let is_group = self.group.is_some();
-        let counted = Arc::clone(&status);
-        let hand_over = move |batch: Batch| {
-            if is_group {
-                heard.note(&batch, &counted);
-            }
-            take(batch);
-        };
-        hear(self, hand_over, &status).await;
-    }
-}
-
-/// Where batches come from.
-trait Source: Send {
-    /// The next one; `WouldBlock`: nothing after all.
-    fn next(&mut self) -> impl Future<Output = io::Result<Batch>> + Send;
-}
-
-impl Source for Ear {
-    async fn next(&mut self) -> io::Result<Batch> {
-        let Self { socket, receiver, .. } = self;
-        socket.readable().await?;
-        socket.try_io(Interest::READABLE, || receiver.receive(&**socket))
-    }
-}
-
-/// Hands over what comes, whatever errors are between.
-async fn hear(mut source: impl Source, hand_over: impl Fn(Batch), status: &Status) {
-    let mut quiet = Quiet::default();
-    loop {
-        match source.next().await {
-            Ok(batch) => hand_over(batch),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => {
-                count(&status.receive_errors);
-                if quiet.may(error.kind()) {
-                    tracing::warn!(%error, "cannot receive reports, still trying");
-                }
-                sleep(PAUSE).await;
-            }
-        }
-    }
-}
-
-/// Asks for receive buffers of so many bytes; says it once where the kernel gives less.
-fn enlarge(ears: &[Ear], wanted: usize) {
-    let given = ears.iter().filter_map(|ear| {
-        let given = receive::enlarge(&ear.socket, wanted);
-        given.inspect_err(|error| tracing::debug!(%error, "a receive buffer's size")).ok()
-    });
-    let given = given.min().unwrap_or(wanted);
-    if given < wanted {
-        tracing::info!(
-            wanted,
-            given,
-            "the kernel gives less receive buffer than reports.receive_buffer: raise \
-             net.core.rmem_max, or allow CAP_NET_ADMIN"
-        );
-    }
-}
-
-/// The UDP sockets, all on one port.
-fn bind_all(config: &ReportsConfig, status: &Arc<Status>) -> io::Result<(Groups, Vec<Ear>)> {
-    let mut groups = config.groups;
-    let is_local = config.is_local();
-    let direct = Ear::bind(SocketAddr::new(reach(true, is_local), groups.port), None, status)?;
-    groups.port = direct.socket.local_addr()?.port();
-    let mut ears = vec![direct];
-    if let Some(group) = groups.v4 {
-        let at = SocketAddr::new(group.into(), groups.port);
-        ears.push(Ear::bind(at, Some(group.into()), status)?);
-    }
-    for (at, group) in places_v6(groups, is_local) {
-        match Ear::bind(at, group, status) {
-            Ok(ear) => ears.push(ear),
-            Err(error) => tracing::info!(%error, "no reports over IPv6"),
-        }
-    }
-    Ok((groups, ears))
-}
-
-/// Where IPv6 sockets are bound, each with the group that it hears.
-fn places_v6(groups: Groups, is_local: bool) -> Vec<(SocketAddr, Option<IpAddr>)> {
-    let direct = SocketAddr::new(reach(false, is_local), groups.port);
-    let Some(group) = groups.v6 else { return vec![(direct, None)] };
-    let is_of_link = group.segments()[0] & 0xf == 2;
-    if is_of_link && !is_local {
-        // It cannot be bound without naming one link: this socket hears unicast too.
-        return vec![(direct, Some(group.into()))];
-    }
-    let link = if is_of_link { loopback_index() } else { 0 };
-    let at = SocketAddrV6::new(group, groups.port, 0, link);
-    vec![(direct, None), (at.into(), Some(group.into()))]
-}
-
-/// The address of a family at which unicast is taken.
-fn reach(is_v4: bool, is_local: bool) -> IpAddr {
-    match (is_local, is_v4) {
-        (false, is_v4) => any(is_v4),
-        (true, true) => Ipv4Addr::LOCALHOST.into(),
-        (true, false) => Ipv6Addr::LOCALHOST.into(),
-    }
-}
 
 /// Where connections are taken.
 fn tcp_addresses(config: &ReportsConfig, port: u16) -> Vec<SocketAddr> {
@@ -404,39 +295,4 @@ fn tcp_addresses(config: &ReportsConfig, port: u16) -> Vec<SocketAddr> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::Ordering;
-
-    use tokio::sync::mpsc;
-
-    use super::*;
-
-    /// Errors, then one batch, then nothing.
-    struct Faulty(Vec<i32>, bool);
-
-    impl Source for Faulty {
-        async fn next(&mut self) -> io::Result<Batch> {
-            match self.0.pop() {
-                Some(error) => Err(io::Error::from_raw_os_error(error)),
-                None if std::mem::take(&mut self.1) => Ok(Batch::default()),
-                None => std::future::pending().await,
-            }
-        }
-    }
-
-    /// O-A14: no error of the socket ends the loop, whatever it is.
-    #[tokio::test]
-    async fn errors_between_datagrams_are_counted_and_end_nothing() {
-        use nix::errno::Errno;
-        let errors = [Errno::ENOBUFS, Errno::ECONNREFUSED, Errno::ENETDOWN, Errno::EBADF];
-        let errors = errors.map(|error| error as i32);
-        let status = Status::default();
-        let (told, mut batches) = mpsc::unbounded_channel();
-        let hand_over = move |batch| told.send(batch).expect("the test waits");
-        tokio::select! {
-            () = hear(Faulty(errors.to_vec(), true), hand_over, &status) => {}
-            batch = batches.recv() => assert!(batch.is_some(), "what comes after them is handed over"),
-        }
-        assert_eq!(status.receive_errors.load(Ordering::Relaxed), errors.len() as u64);
-    }
-}
+mod tests;

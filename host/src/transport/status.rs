@@ -2,7 +2,7 @@
 //! [`Troubles`], which says each change of state once.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::interface::Place;
@@ -25,6 +25,8 @@ pub struct Status {
     pub connections_open: AtomicU64,
     /// TCP connections closed by us, for a bad frame, silence or the limit.
     pub connections_closed: AtomicU64,
+    /// Whether every socket of the report port is open.
+    pub is_receiving: AtomicBool,
     joined: Mutex<Vec<Place>>,
 }
 
