@@ -121,6 +121,33 @@ fn host_on_two_networks_hears_both_and_counts_reports_once() {
     });
 }
 
+/// Of two ways the one is of a link alone: its address is nothing to anybody else.
+#[test]
+fn address_of_one_link_is_the_last_choice() {
+    let Some(mut net) = Net::new() else { return };
+    net.bridge(1);
+    net.bridge(2);
+    for (machine, number) in [("h", 1), ("a", 2)] {
+        net.machine(machine);
+        net.plug(machine, 1, number);
+        net.ip(machine, &format!("address add fe80::{number}/64 dev e1 nodad"));
+        net.plug(machine, 2, number);
+        net.address(machine, 2, number);
+    }
+    let host = net.host("h", reports());
+    let _agent = net.agent("a", reports());
+    let duplicate = "loadline_reports_rejected_total{reason=\"duplicate\"}";
+    let first = host.until("reports by both ways", |machines| {
+        let seq = machines.first()?["seq"].as_u64()?;
+        host.text("/metrics").contains(duplicate).then_some(seq)
+    });
+    host.until("twenty reports more", |machines| {
+        let machine = machines.first()?;
+        assert_eq!(machine["targets"][0]["address"], "10.77.2.2", "{machine}");
+        (machine["seq"].as_u64()? >= first + 20).then_some(())
+    });
+}
+
 #[test]
 fn only_ipv6_works_alone_and_addresses_are_bracketed() {
     let Some(mut net) = Net::new() else { return };

@@ -181,7 +181,8 @@ impl Fleet {
                 Verdict::Namesake { is_new } => return Applied::Namesake { id, is_new },
             }
         } else if report.seq == machine.seq {
-            return Applied::Duplicate;
+            let is_better = machine.hear_again(heard.from);
+            return if is_better { Applied::Changed(id) } else { Applied::Duplicate };
         } else if machine.has_gone_back(report) {
             // It goes on from a snapshot of itself.
         } else if report.seq < machine.seq {

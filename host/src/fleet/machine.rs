@@ -67,8 +67,10 @@ pub struct Machine {
     pub alive: bool,
     /// Capacity, > 0.
     pub weight: f64,
-    /// Where its last report came from.
+    /// Where its last report came from; of several ways one that others can be told.
     pub source: IpAddr,
+    /// The last report that came from there.
+    source_seq: u64,
     /// When the last report was received, milliseconds of the host's clock.
     pub received_ms: u64,
     /// When it was captured, on the same clock.
@@ -90,6 +92,9 @@ pub struct Machine {
     /// Another agent that reports, or has just reported, under this name.
     pub(super) other: Option<Box<Namesake>>,
 }
+
+/// Reports for which a source is kept that only others come from, of one link.
+const SOURCE_KEPT: u64 = 3;
 
 /// Where and when a report was received.
 #[derive(Debug, Clone, Copy)]
@@ -125,6 +130,7 @@ impl Machine {
             alive: false,
             weight: report.weight,
             source: heard.from,
+            source_seq: report.seq,
             received_ms: heard.received_ms,
             captured_ms: heard.received_ms,
             metrics: Measured { names: names.set(&[]), values: Vec::new() },
@@ -164,14 +170,13 @@ impl Machine {
     }
 
     fn take(&mut self, report: &Report<'_>, heard: Heard, rule: DeadRule, names: &mut Names) {
+        let has_moved = self.move_to(heard.from, report);
         self.boot = report.boot;
         self.seq = report.seq;
         self.interval_ms = report.interval_ms;
         self.state = report.state;
         self.alive = report.state != State::Leaving;
         self.weight = report.weight;
-        let has_moved = self.source != heard.from;
-        self.source = heard.from;
         self.received_ms = heard.received_ms;
         self.captured_ms = heard.received_ms.saturating_sub(report.delay_ms.into());
         self.heard_ms = heard.heard_ms;
@@ -180,6 +185,37 @@ impl Machine {
         self.metrics.take(&report.metrics, names);
         self.take_services(&report.services, has_moved, names);
         take_labels(&mut self.labels, &report.labels);
+    }
+
+    /// Notes where a newer report came from; whether that is its source now, and was not. An address of
+    /// one link is the last choice: not while reports come by another way, too.
+    fn move_to(&mut self, from: IpAddr, report: &Report<'_>) -> bool {
+        let is_worse = address::is_of_link(from) && !address::is_of_link(self.source);
+        let since = report.seq.checked_sub(self.source_seq);
+        let is_fresh = since.is_some_and(|since| since <= SOURCE_KEPT);
+        if is_worse && is_fresh && report.boot == self.boot {
+            return false;
+        }
+        self.source_seq = report.seq;
+        std::mem::replace(&mut self.source, from) != from
+    }
+
+    /// Its last report came once more; whether by a way that others can be told, unlike the one before.
+    pub(super) fn hear_again(&mut self, from: IpAddr) -> bool {
+        if address::is_of_link(from) {
+            return false;
+        }
+        let is_better = address::is_of_link(self.source);
+        if is_better {
+            self.source = from;
+            for service in &mut self.services {
+                service.address = address::offered(&service.reported, from).into();
+            }
+        }
+        if self.source == from {
+            self.source_seq = self.seq;
+        }
+        is_better
     }
 
     /// The time listened after which it is gone or, where it is that already, forgotten.

@@ -51,6 +51,32 @@ fn older_report_does_not_replace_newer() {
     assert_eq!(fleet.apply(&foreign, HERE, 1), Applied::ForeignFarm);
 }
 
+/// By two interfaces, of which one has an address of its link alone.
+#[test]
+fn source_of_one_link_is_the_last_choice() {
+    let [link, wide]: [IpAddr; 2] = ["fe80::2", "10.0.0.2"].map(|ip| ip.parse().expect("one"));
+    let mut fleet = fleet();
+    let mut hear = |seq, from| {
+        let applied = fleet.apply(&report("a", 1, seq), from, seq);
+        let (_, machine) = fleet.machines().next().expect("it is known");
+        let is_changed = !matches!(applied, Applied::Duplicate);
+        (is_changed, machine.source, machine.services[0].address.to_string())
+    };
+    let by = |is_changed, source: IpAddr, address: &str| (is_changed, source, address.to_owned());
+    assert_eq!(hear(1, link), by(true, link, "[fe80::2]"), "nothing else is known");
+    assert_eq!(hear(1, wide), by(true, wide, "10.0.0.2"), "a better one");
+    for seq in 2..20 {
+        assert_eq!(hear(seq, link), by(true, wide, "10.0.0.2"), "it came first");
+        assert_eq!(hear(seq, wide), by(false, wide, "10.0.0.2"));
+    }
+    for seq in 20..23 {
+        assert_eq!(hear(seq, link), by(true, wide, "10.0.0.2"), "lost by the other way");
+    }
+    assert_eq!(hear(23, link), by(true, link, "[fe80::2]"), "the other way is no more");
+    assert_eq!(hear(24, wide), by(true, wide, "10.0.0.2"));
+    assert_eq!(hear(24, link), by(false, wide, "10.0.0.2"));
+}
+
 #[test]
 fn gone_after_three_missed_reports_and_a_half() {
     let mut fleet = fleet();
