@@ -3,13 +3,14 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use loadline::report::{Keyring, Report, wire};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use socket2::{Domain, Socket, Type};
 
 use crate::process::Process;
 use crate::support::net::{INTERVAL, Net, by, left_out, reports};
@@ -243,21 +244,27 @@ async fn frames_of_a_connection_count_however_they_are_cut() {
     farm.stop().await;
 }
 
-/// O-C16: all places for connections are taken; who reports keeps its own, and a new one is admitted.
-#[test]
-fn silent_connections_make_room_for_those_that_report() {
+/// A host that may open so many files, with its report port and where it answers.
+fn host_with_files(files: usize) -> (Process, u16, String, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let config = "[host]\nlisten = \"127.0.0.1:0\"\n[reports]\ngroup = \"239.255.76.76:0\"\n\
                   interfaces = [\"lo\"]\n";
     fs::write(folder.path().join("loadline.toml"), config).unwrap();
     let mut command = Command::new("sh");
     command.current_dir(folder.path()).env_remove("LOADLINE_CONFIG").env_remove("LOADLINE_LOG");
-    command.args(["-c", "ulimit -n 128 && exec \"$0\" host"]).arg(program());
+    command.args(["-c", &format!("ulimit -n {files} && exec \"$0\" host")]).arg(program());
     let mut host = Process::of(command);
     let hears = host.until("hears ");
     let group = hears.split("hears ").nth(1).unwrap().split(' ').next().unwrap();
-    let port: u16 = group.rsplit(':').next().unwrap().parse().unwrap();
+    let port = group.rsplit(':').next().unwrap().parse().unwrap();
     let url = host.until("try ").split_whitespace().last().unwrap().to_owned();
+    (host, port, url, folder)
+}
+
+/// O-C16: all places for connections are taken; who reports keeps its own, and a new one is admitted.
+#[test]
+fn silent_connections_make_room_for_those_that_report() {
+    let (mut host, port, url, _folder) = host_with_files(128);
     let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     let mut good = connect();
     good.write_all(&framed(report("good", &[]))).unwrap();
@@ -280,11 +287,47 @@ fn silent_connections_make_room_for_those_that_report() {
     assert_eq!(host.end("-TERM"), Some(0));
 }
 
+fn connect_from(from: Ipv4Addr, to: (Ipv4Addr, u16)) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((from, 0)).into()).unwrap();
+    socket.connect(&SocketAddr::from(to).into()).unwrap();
+    socket.into()
+}
+
+/// One peer that connects and reports without end keeps nobody out, and is told of.
+#[test]
+fn one_address_cannot_take_all_connections() {
+    // A quarter of the 1,024 files may be connections of one address.
+    let (mut host, port, url, _folder) = host_with_files(1_024);
+    let at = |last| (Ipv4Addr::LOCALHOST, port, Ipv4Addr::new(127, 0, 0, last));
+    let connect = |(to, port, from)| connect_from(from, (to, port));
+    let mut good = connect(at(2));
+    good.write_all(&framed(report("good", &[]))).unwrap();
+    host.until("machine reports");
+    let mut greedy = Vec::new();
+    for seq in 1..=266 {
+        let mut stream = connect(at(3));
+        stream.write_all(&framed(Report { seq, ..report("greedy", &[]) })).unwrap();
+        greedy.push(stream);
+    }
+    let told = host.until("one address has as many TCP connections as it may");
+    assert!(told.contains("from=127.0.0.3"), "{told}");
+    good.write_all(&framed(Report { seq: 2, ..report("good", &[]) })).unwrap();
+    let begin = Instant::now();
+    let machine = url.replace("/v1/target", "/v1/machines/good");
+    while !get(&machine, "application/json").1.contains("\"seq\":2") {
+        assert!(begin.elapsed() < PATIENCE, "the one that reports lost its place");
+    }
+    assert_eq!(host.end("-TERM"), Some(0));
+}
+
 /// O-C16: the machines behind two thousand connections vanish without a word. Their places are free
 /// when the silence that their reports promised is over, and a new machine is admitted meanwhile.
 #[test]
 fn half_open_connections_of_a_lost_network_are_closed() {
     const CONNECTIONS: usize = 2_000;
+    /// One alone may not have so many.
+    const ADDRESSES: usize = 10;
     let Some(net) = Net::lan(&["h", "far", "a"]) else { return };
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     if most < 4 * CONNECTIONS as u64 {
@@ -310,9 +353,13 @@ fn half_open_connections_of_a_lost_network_are_closed() {
         }
     };
     let files_before = files.count();
+    for last in 100..100 + ADDRESSES {
+        net.ip("far", &format!("address add 10.77.1.{last}/24 dev e1"));
+    }
     let connections = net.within("far", || {
         let connect = |number| {
-            let mut stream = TcpStream::connect((Ipv4Addr::new(10, 77, 1, 1), 12_000)).unwrap();
+            let from = Ipv4Addr::new(10, 77, 1, 100 + u8::try_from(number % ADDRESSES).unwrap());
+            let mut stream = connect_from(from, (Ipv4Addr::new(10, 77, 1, 1), 12_000));
             if number % 2 == 0 {
                 let name = format!("m{number}");
                 let quick = Report { interval_ms: 1_000, ..report(&name, &[]) };

@@ -8,6 +8,7 @@
 
 mod batch;
 mod changes;
+mod connected;
 mod ear;
 mod frames;
 mod inlet;

@@ -2,10 +2,9 @@
 //!
 //! A connection that sends anything but frames is closed at once; one that is silent for longer than
 //! its last frame promised ([`Verdict`]), or sends no frame soon after it was made, is closed too.
-//! When all places are taken, the connection that has been silent for longest makes room: first
-//! those that have not sent a frame yet. So half-open connections cannot fill the host.
+//! When all places are taken, or those of one address, the most silent connection makes room
+//! ([`Connected`]). So neither half-open connections nor one peer can fill the host.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,10 +15,11 @@ use socket2::SockRef;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::batch::{Batch, Datagram};
+use super::connected::{Connected, Full};
 use super::status::{Status, count};
 use super::stream::keep_alive;
 use crate::listen::{self, Families};
@@ -74,27 +74,18 @@ struct Listener {
 /// The connections that are open.
 #[derive(Debug)]
 struct Table {
-    open: Mutex<HashMap<u64, Connection>>,
+    open: Mutex<Connected>,
     next: AtomicU64,
-    limit: usize,
     status: Arc<Status>,
-}
-
-#[derive(Debug)]
-struct Connection {
-    /// The last frame; `None`: none yet.
-    heard: Option<Instant>,
-    since: Instant,
-    task: AbortHandle,
 }
 
 impl Connections {
     /// Nobody listens yet.
     #[must_use]
     pub fn new(status: Arc<Status>) -> Self {
-        let (open, next) = (Mutex::default(), AtomicU64::new(0));
         let (most, one_in) = CONNECTIONS_MAX;
-        let table = Table { open, next, limit: listen::room_for(most, one_in), status };
+        let open = Mutex::new(Connected::new(listen::room_for(most, one_in)));
+        let table = Table { open, next: AtomicU64::new(0), status };
         Self { table: Arc::new(table), listeners: Mutex::default() }
     }
 
@@ -214,36 +205,40 @@ struct Entry {
 
 impl Entry {
     fn heard(&self, at: Instant) {
-        if let Some(connection) = self.all.lock().get_mut(&self.id) {
-            connection.heard = Some(at);
-        }
+        self.all.lock().heard(self.id, at);
     }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        self.all.lock().remove(&self.id);
+        self.all.lock().remove(self.id);
         self.all.status.connections_open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Table {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Connection>> {
+    fn lock(&self) -> MutexGuard<'_, Connected> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the most silent connection if there is no room for one more; whether it had to.
-    fn make_room(&self) -> bool {
+    /// Ends the most silent connection if there is no room for one more from there; says so.
+    fn make_room(&self, from: IpAddr, quiet: &mut Quiet<&'static str>) {
         let mut open = self.lock();
-        if open.len() < self.limit {
-            return false;
+        let Some(full) = open.make_room(from) else { return };
+        let limit = open.limit(full);
+        drop(open);
+        count(&self.status.connections_closed);
+        match full {
+            Full::All if quiet.may("room") => tracing::warn!(
+                limit,
+                "all TCP connections are taken: the most silent is closed for each new one; raise the limit of open files (ulimit -n)"
+            ),
+            Full::Address if quiet.may("address") => tracing::warn!(
+                %from, limit,
+                "one address has as many TCP connections as it may: its most silent is closed for each new one; let a relay connect for those behind it"
+            ),
+            Full::All | Full::Address => {}
         }
-        let silent = open.iter().min_by_key(|(_, one)| (one.heard, one.since)).map(|(id, _)| *id);
-        if let Some(one) = silent.and_then(|id| open.remove(&id)) {
-            one.task.abort();
-            count(&self.status.connections_closed);
-        }
-        true
     }
 
     /// Reads a connection's frames in a task of its own.
@@ -255,15 +250,10 @@ impl Table {
         take: &impl Take,
         judge: &impl Judge,
     ) {
-        if self.make_room() && quiet.may("room") {
-            tracing::warn!(
-                limit = self.limit,
-                "all TCP connections are taken: the most silent is closed for each new one; raise the limit of open files (ulimit -n)"
-            );
-        }
         let from = from.ip().to_canonical();
+        self.make_room(from, quiet);
         let (take, judge) = (take.clone(), judge.clone());
-        self.add(|entry| async move {
+        self.add(from, |entry| async move {
             if let Err(why) = read(&mut stream, from, &entry, take, judge).await {
                 count(&entry.all.status.connections_closed);
                 tracing::debug!(%from, %why, "TCP connection closed");
@@ -276,6 +266,7 @@ impl Table {
     /// Starts a connection's task.
     fn add<F: Future<Output = ()> + Send + 'static>(
         self: &Arc<Self>,
+        from: IpAddr,
         serve: impl FnOnce(Entry) -> F,
     ) {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
@@ -285,13 +276,11 @@ impl Table {
         // Its end waits for the lock: it is in the table before it is taken out.
         let mut open = self.lock();
         let task = tokio::spawn(serving).abort_handle();
-        open.insert(id, Connection { heard: None, since: Instant::now(), task });
+        open.insert(id, from, task);
     }
 
     fn close(&self) {
-        for (_, connection) in self.lock().drain() {
-            connection.task.abort();
-        }
+        self.lock().close();
     }
 }
 
