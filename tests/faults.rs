@@ -10,7 +10,7 @@ use loadline::policy::{Limits, Module, PolicyEngine, StrategyGuest};
 use crate::support::{Farm, PATIENCE, Queries, formula, pool, strategy};
 
 /// The code `fault`, from the `GOOD_PICKS`-th pick on; slot 0 before.
-fn pick(fault: &str) -> Vec<u8> {
+pub(crate) fn pick(fault: &str) -> Vec<u8> {
     strategy(&format!(
         "(global $picks (mut i32) (i32.const 0))
          (func $pick (param i64 i32 f64 i64 i64) (result i32)
@@ -26,7 +26,7 @@ fn pick(fault: &str) -> Vec<u8> {
 }
 
 /// More than the trial's picks.
-const GOOD_PICKS: usize = 50;
+pub(crate) const GOOD_PICKS: usize = 50;
 const SPIN: &str = "(loop (br 0))";
 const GROW: &str =
     "(loop (br_if 0 (i32.ge_s (memory.grow (i32.const 16)) (i32.const 0)))) (unreachable)";

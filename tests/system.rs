@@ -24,6 +24,7 @@ mod folder;
 mod hostile;
 mod limits;
 mod live;
+mod logs;
 mod modules;
 mod net;
 mod operations;

@@ -22,12 +22,13 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{ConfigError, DEFAULT_FILE, Destination, Origin, Problem, Role};
 use crate::run::{Loadline, Reload, RunError};
-use crate::telemetry::{self, LogFormat};
+use crate::telemetry::{self, LogFormat, tell};
 use service::Manager;
 
 /// A wrong command line or configuration (`EX_USAGE`).
 const USAGE: u8 = 64;
-/// Time for what still reads a file or a page when everything else has ended.
+/// Time for what still reads a file or a page when everything else has ended, and for the last lines of the
+/// log.
 const END_WAIT: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "\
@@ -131,22 +132,24 @@ pub fn main() -> ExitCode {
             return code.into();
         }
     };
-    match perform(args) {
+    let code = match perform(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Config(error)) => {
-            complain(&format!("configuration:\n  {}", error.to_string().replace('\n', "\n  ")));
+            tell(&format!("configuration:\n  {}", error.to_string().replace('\n', "\n  ")));
             USAGE.into()
         }
         #[cfg(feature = "host")]
         Err(Failure::Usage(message)) => {
-            complain(&message);
+            tell(&message);
             USAGE.into()
         }
         Err(Failure::Other(message)) => {
-            complain(&message);
+            tell(&message);
             ExitCode::FAILURE
         }
-    }
+    };
+    telemetry::flush(END_WAIT);
+    code
 }
 
 fn perform(args: Args) -> Result<(), Failure> {
@@ -203,7 +206,7 @@ fn config_command(command: &ConfigCommand, origin: &Origin) -> Result<(), Failur
             of_secrets?;
             let of_policies = of_policies?;
             for warning in config.warnings().into_iter().chain(of_policies) {
-                complain(&format!("warning: {warning}"));
+                tell(&format!("warning: {warning}"));
             }
             say("the configuration is good");
         }
@@ -234,7 +237,7 @@ async fn run_until_told(origin: Origin) -> Result<(), Failure> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(other)?;
     let mut hang_up = signal(SignalKind::hangup()).map_err(other)?;
     let mut loadline = Loadline::start(config.clone()).await?;
-    complain(&banner::text(&config, &loadline));
+    tell(&banner::text(&config, &loadline));
     let manager = Manager::from_environment();
     manager.ready();
     let mut reload = Reload::new(origin, written, &loadline);
@@ -280,11 +283,6 @@ fn start_logs(filter: &str, format: LogFormat) -> Result<(), Failure> {
 /// Writes to standard output; a closed pipe is the reader's choice.
 fn say(text: &str) {
     writeln!(std::io::stdout(), "{text}").ok();
-}
-
-/// Writes to standard error; if that is closed there is nowhere left to say so.
-fn complain(text: &str) {
-    writeln!(std::io::stderr(), "{text}").ok();
 }
 
 fn other(error: impl std::fmt::Display) -> Failure {

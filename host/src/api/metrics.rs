@@ -12,6 +12,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::View;
 use crate::policy::Kind;
+use crate::telemetry;
 
 /// The exposition format's name.
 pub(super) const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -81,6 +82,7 @@ fn families(view: &View) -> Vec<Family> {
         rejected(view),
     ];
     families.extend(machines(view));
+    families.push(log());
     families.extend(transport(view));
     families.extend(config(view));
     families.extend(pools(view));
@@ -94,6 +96,12 @@ fn families(view: &View) -> Vec<Family> {
 fn counter(name: &'static str, help: &'static str, count: &AtomicU64) -> Family {
     let samples = vec![(Vec::new(), count.load(Ordering::Relaxed))];
     Family { name, help, is_counter: true, samples }
+}
+
+fn log() -> Family {
+    let samples = vec![(Vec::new(), telemetry::dropped())];
+    let help = "Lines of the log that nobody read in time";
+    Family { name: "log_lines_dropped", help, is_counter: true, samples }
 }
 
 /// What the sockets tell, and where the groups are heard.

@@ -129,7 +129,7 @@ fn secret(path: &Path) -> Result<SecretKey, Failure> {
     let mode = fs::metadata(path).map(|about| about.mode() & 0o777);
     if mode.is_ok_and(|mode| mode & 0o077 != 0) {
         let path = path.display();
-        super::super::complain(&format!("warning: {path} is open to others: chmod 600 {path}"));
+        crate::telemetry::tell(&format!("warning: {path} is open to others: chmod 600 {path}"));
     }
     let text = read(path, SECRET_BYTES_MAX).map_err(failed)?;
     let key = std::str::from_utf8(&text).ok().and_then(SecretKey::parse);
