@@ -14,9 +14,7 @@ use loadline::policy::{
 };
 use wit_component::ComponentEncoder;
 
-use crate::support::{
-    Farm, built_in, formula, get, importing_strategy, pool, relabelled, strategy,
-};
+use crate::support::{Farm, built_in, formula, importing_strategy, pool, relabelled, strategy};
 
 const REQUEST: Request = Request { key: 0, class: 0, cost: 1.0, now_ms: 0, random: 0 };
 
@@ -318,14 +316,32 @@ async fn memory_that_grows_with_picks_is_counted() {
     let mut farm = Farm::with_files(pools, &[("mine.wasm", &strategy(grows))]).await;
     farm.report(&["a"], &[("cpu", 0.5), ("memory", 0.5)]);
     farm.eligible(1).await;
-    let growths = |farm: &Farm| -> u64 {
-        let (_, metrics) = get(&farm.url("/metrics"), "");
-        let name = "loadline_policy_memory_growths_total{policy=\"mine\"} ";
-        metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse().unwrap()
-    };
+    let growths = |farm: &Farm| farm.metric("policy_memory_growths_total{policy=\"mine\"}");
     let before = growths(&farm);
     (0..10).for_each(|_| drop(farm.target("")));
     assert_eq!(growths(&farm), before + 10);
+    farm.stop().await;
+}
+
+/// Who logs in each pick is cut off, and that is seen, whether it goes on logging or not.
+#[tokio::test(flavor = "multi_thread")]
+async fn log_lines_that_are_dropped_are_counted() {
+    let logs = "(global $picks (mut i32) (i32.const 0))
+        (func $pick (param i64 i32 f64 i64 i64) (result i32)
+            (global.set $picks (i32.add (global.get $picks) (i32.const 1)))
+            (if (i32.gt_u (global.get $picks) (i32.const 50))
+                (then (call $log (i32.const 0) (i32.const 224) (i32.const 3))))
+            i32.const 128)";
+    let pools = vec![pool("default", "weighted", "mine")];
+    let mut farm = Farm::with_files(pools, &[("mine.wasm", &strategy(logs))]).await;
+    farm.report(&["a"], &[("cpu", 0.5), ("memory", 0.5)]);
+    farm.eligible(1).await;
+    let dropped = |farm: &Farm| farm.metric("policy_log_lines_dropped_total{policy=\"mine\"}");
+    assert_eq!(dropped(&farm), 0);
+    // Fifty picks without a line, twenty lines that a guest may have, and more than those of a second window.
+    (0..50 + 20 + 30).for_each(|_| drop(farm.target("")));
+    let dropped = dropped(&farm);
+    assert!((10..=30).contains(&dropped), "{dropped}");
     farm.stop().await;
 }
 

@@ -221,6 +221,14 @@ impl Farm {
         answer["machine"].as_str().unwrap().to_owned()
     }
 
+    /// The value of a metric, its labels included in its name.
+    #[track_caller]
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let (_, text) = get(&self.url("/metrics"), "");
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("loadline_{name} ")));
+        line.unwrap_or_else(|| panic!("{name}: {text}")).parse().unwrap()
+    }
+
     /// One of the default pool's policies in `/v1/pools`.
     pub(crate) fn policy(&self, kind: &str) -> Value {
         self.get("/v1/pools")[0][kind].clone()

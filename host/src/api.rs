@@ -40,7 +40,7 @@ use crate::config::ConfigState;
 use crate::fleet::{Fleet, Machine};
 use crate::pick::supply::{self, Board};
 use crate::pick::{Pools, intake, pick};
-use crate::policy::{Growths, Rules, Ticker};
+use crate::policy::{Rules, Ticker, Tolls};
 use crate::serve::Names;
 use error::ApiError;
 pub use error::too_slow;
@@ -73,8 +73,8 @@ pub struct View {
     pub names: RwLock<Names>,
     /// What makes policies' deadlines work.
     pub ticker: Ticker,
-    /// How often policies' guests got more memory.
-    pub growths: Growths,
+    /// What is counted of policies' guests.
+    pub tolls: Tolls,
     /// What is wanted of policies.
     pub rules: RwLock<Rules>,
     /// Set when the process is stopping: not ready any more.

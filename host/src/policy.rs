@@ -29,7 +29,7 @@ pub mod trial;
 mod wasi;
 
 pub use builtin::{built_in, built_in_names};
-pub use engine::{Growths, Limits, PolicyEngine};
+pub use engine::{ByPolicy, Limits, PolicyEngine, Tolls};
 pub use guest::{CallError, FormulaGuest, Start, StartError, StrategyGuest};
 pub use library::{Entry, Kept, Library, Origin, Rules, WishError};
 pub use module::{Decider, Form, Generation, Kind, Module, ModuleError};

@@ -1,6 +1,7 @@
 //! What Prometheus reads at `/metrics`: counters and gauges gathered at the moment of the question.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::collector::Collector;
@@ -274,8 +275,14 @@ fn policies(view: &View) -> Vec<Family> {
     }
     let help = "Times that a policy's guests got more memory; in each pick it makes picks slow";
     let mut growths = family("policy_memory_growths", help, true);
-    for (policy, count) in view.growths.all() {
-        growths.samples.push((vec![("policy", (*policy).to_owned())], count));
+    let help = "Lines that a policy's guests logged beyond what they may";
+    let mut unlogged = family("policy_log_lines_dropped", help, true);
+    for (family, counts) in
+        [(&mut growths, &view.tolls.growths), (&mut unlogged, &view.tolls.log_lines_dropped)]
+    {
+        let sample =
+            |(policy, count): (Arc<str>, _)| (vec![("policy", (*policy).to_owned())], count);
+        family.samples.extend(counts.all().into_iter().map(sample));
     }
     let of_ticker = |name, help, is_counter, value| {
         let samples = vec![(Vec::new(), value)];
@@ -285,7 +292,7 @@ fn policies(view: &View) -> Vec<Family> {
     let held = of_ticker("policy_ticker_held", help, false, u64::from(view.ticker.is_held()));
     let holds =
         of_ticker("policy_ticker_holds", "How often that was so", true, view.ticker.holds());
-    vec![loads, refusals, refused, waiting, unsigned, growths, held, holds]
+    vec![loads, refusals, refused, waiting, unsigned, growths, unlogged, held, holds]
 }
 
 /// Policies in shadow.

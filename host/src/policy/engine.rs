@@ -91,14 +91,23 @@ pub struct PolicyEngine {
     /// What every guest may use.
     pub limits: Limits,
     ticker: Ticker,
-    growths: Growths,
+    tolls: Tolls,
 }
 
-/// How often guests got more memory, by policy; clones count together.
+/// What is counted of all guests of a policy; clones count together.
 #[derive(Debug, Clone, Default)]
-pub struct Growths(Arc<Mutex<BTreeMap<Arc<str>, Arc<AtomicU64>>>>);
+pub struct Tolls {
+    /// How often they got more memory.
+    pub growths: ByPolicy,
+    /// Lines of theirs that were not logged: they log too much.
+    pub log_lines_dropped: ByPolicy,
+}
 
-impl Growths {
+/// Counts by policy.
+#[derive(Debug, Clone, Default)]
+pub struct ByPolicy(Arc<Mutex<BTreeMap<Arc<str>, Arc<AtomicU64>>>>);
+
+impl ByPolicy {
     /// The count of one policy's guests, all of them together.
     pub(super) fn of(&self, policy: &Arc<str>) -> Arc<AtomicU64> {
         Arc::clone(self.0.lock().entry(Arc::clone(policy)).or_default())
@@ -136,13 +145,13 @@ impl PolicyEngine {
         let engine = Engine::new(&config()).map_err(ModuleError::engine)?;
         let ticker = Ticker::start(&engine, beat);
         let ticker = ticker.map_err(|error| ModuleError::Engine { reason: error.to_string() })?;
-        Ok(Self { engine, limits, ticker, growths: Growths::default() })
+        Ok(Self { engine, limits, ticker, tolls: Tolls::default() })
     }
 
-    /// How often guests got more memory.
+    /// What is counted of guests.
     #[must_use]
-    pub fn growths(&self) -> &Growths {
-        &self.growths
+    pub fn tolls(&self) -> &Tolls {
+        &self.tolls
     }
 
     /// How the ticker is doing.

@@ -104,6 +104,8 @@ pub(super) struct State {
     log_line_bytes_max: usize,
     log_window: Instant,
     log_lines: u32,
+    /// Counts those of all guests of this policy.
+    log_lines_dropped: Arc<AtomicU64>,
 }
 
 impl ResourceLimiter for State {
@@ -193,6 +195,7 @@ impl State {
         }
         self.log_lines = self.log_lines.saturating_add(1);
         if self.log_lines > LOG_LINES_MAX {
+            self.log_lines_dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let (policy, message) = (&self.name, cut(message, self.log_line_bytes_max));
@@ -237,10 +240,11 @@ impl Room {
             memory_bytes: 0,
             memory_growth: 0,
             memory_denied: false,
-            growths: engine.growths().of(name),
+            growths: engine.tolls().growths.of(name),
             log_line_bytes_max: engine.limits.log_line_bytes,
             log_window: Instant::now(),
             log_lines: 0,
+            log_lines_dropped: engine.tolls().log_lines_dropped.of(name),
         };
         let mut store = Store::new(&engine.engine, state);
         store.limiter(|state| state);

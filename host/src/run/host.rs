@@ -22,7 +22,7 @@ use crate::pick::Pools;
 use crate::pick::intake::{self, Intake};
 use crate::pick::score::Scorers;
 use crate::pick::supply::{self, Supply};
-use crate::policy::{Growths, Limits, PolicyEngine, Rules, Ticker};
+use crate::policy::{Limits, PolicyEngine, Rules, Ticker, Tolls};
 use crate::report::Keyring;
 use crate::serve::{self, Names, Server};
 use crate::transport::{Batch, Connections, Inlet, Place, Room, Status};
@@ -98,7 +98,7 @@ impl Host {
         let intake = Intake::new(written, gate, scored, tended, told);
         let (counts, pulse) = (intake.counts(), intake.pulse());
         let events = (supply_events.clone(), supply_queue);
-        let (mut supply, (ticker, growths)) =
+        let (mut supply, (ticker, tolls)) =
             supply_of(config, events, (Arc::clone(&asked), scorers), changes)?;
         supply.set_wall_clock(wall);
         let view = Arc::new(View {
@@ -113,7 +113,7 @@ impl Host {
             names: RwLock::new(Names::of(config)),
             admin: RwLock::new(config.admin_token()?.map(|token| AdminToken::new(&token))),
             ticker,
-            growths,
+            tolls,
             rules: RwLock::new(Rules::of(config)),
             stopping: AtomicBool::new(false),
         });
@@ -389,9 +389,9 @@ fn supply_of(
     events: (mpsc::Sender<supply::Event>, mpsc::Receiver<supply::Event>),
     (pools, scorers): (Arc<Pools>, Arc<Scorers>),
     changes: Arc<watch::Sender<u64>>,
-) -> Result<(Supply, (Ticker, Growths)), RunError> {
+) -> Result<(Supply, (Ticker, Tolls)), RunError> {
     let engine = PolicyEngine::new(Limits::default())?;
-    let told = (engine.ticker().clone(), engine.growths().clone());
+    let told = (engine.ticker().clone(), engine.tolls().clone());
     let folder = config.policies.clone();
     let mut supply = Supply::new(engine, folder, events, pools, scorers, changes);
     supply.set_rules(Rules::of(config));
