@@ -285,6 +285,41 @@ async fn odd_files_are_told_and_hold_nobody_up() {
     only.stop().await;
 }
 
+/// What lies there under a name that no pool can say is told, once, with what a name may be.
+#[test]
+fn files_that_cannot_be_named_are_told_once_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let policies = folder.path().join("policies");
+    fs::create_dir(&policies).unwrap();
+    for name in
+        [&b"my policy.wasm"[..], b"new\nline.formula", b"\xff\xfe.wasm", b"caf\xc3\xa9.wasm"]
+    {
+        fs::write(policies.join(OsStr::from_bytes(name)), b"1").unwrap();
+    }
+    for name in [".my policy.wasm", "read me.txt", "my policy.wasm.sig"] {
+        fs::write(policies.join(name), b"1").unwrap();
+    }
+    let mut process = Process::start(&folder, QUICK, &[]);
+    let mut seen = Vec::new();
+    let told = |seen: &[String], name: &str| {
+        let told = seen.iter().filter(|line| line.contains("policy file is not used"));
+        told.filter(|line| line.contains(name)).count()
+    };
+    process.until_with("try ", &mut seen);
+    assert_eq!(told(&seen, ""), 4, "{seen:#?}");
+    for name in ["my policy.wasm", "new\\nline.formula", "\\xFF\\xFE.wasm", "café.wasm"] {
+        assert_eq!(told(&seen, name), 1, "{name}: {seen:#?}");
+    }
+    assert_eq!(told(&seen, "letters, digits, '-', '_' and inner '.'"), 4, "{seen:#?}");
+    // Looks again, and finds one more.
+    fs::write(policies.join("one more.formula"), b"1").unwrap();
+    process.until_with("one more.formula", &mut seen);
+    fs::write(policies.join("good.formula"), b"1").unwrap();
+    process.until_with("policy loaded policy=good", &mut seen);
+    assert_eq!(told(&seen, ""), 4, "{seen:#?}");
+    assert_eq!(process.end("-TERM"), Some(0));
+}
+
 #[test]
 fn large_modules_are_compiled_or_given_up() {
     let engine = engine();

@@ -9,6 +9,7 @@
 
 mod beside;
 mod entry;
+mod names;
 mod rules;
 mod wish;
 
@@ -27,6 +28,8 @@ use super::steps::Steps;
 use crate::config::SignatureMode;
 use crate::watch::read;
 pub use entry::{Entry, Kept, Origin, Refused, Waiting};
+pub(crate) use names::is_of_policy;
+use names::{Nameless, policy_name};
 pub use rules::Rules;
 pub use wish::WishError;
 
@@ -53,6 +56,8 @@ pub struct Library {
     seen: BTreeMap<PathBuf, Option<(Generation, Vouch)>>,
     /// What is wrong with the folder was said.
     complained: bool,
+    /// Those were told of.
+    nameless: Nameless,
     rules: Rules,
     /// Who waits for what is compiled beside; `None`: it is waited for here.
     wake: Option<beside::Wake>,
@@ -79,6 +84,7 @@ impl Library {
             entries: BTreeMap::from_iter(BUILTIN.iter().map(built_in)),
             seen: BTreeMap::new(),
             complained: false,
+            nameless: Nameless::default(),
             rules: Rules::default(),
             wake: None,
             compiling: None,
@@ -228,6 +234,7 @@ impl Library {
             }
         };
         self.complained = false;
+        self.nameless.tell(&paths);
         let named = |path: PathBuf| policy_name(&path).map(|name| (path, name));
         Some(paths.into_iter().filter_map(named).collect())
     }
@@ -462,22 +469,4 @@ impl Library {
             }
         }
     }
-}
-
-/// Whether a file is a policy, or the signatures of one.
-pub(crate) fn is_of_policy(path: &Path) -> bool {
-    let is_beside = path.extension().is_some_and(|extension| extension == "sig");
-    let file = if is_beside { path.with_extension("") } else { path.to_owned() };
-    policy_name(&file).is_some()
-}
-
-/// The name that a file gives its policy; `None`: not a policy file.
-pub(crate) fn policy_name(path: &Path) -> Option<Arc<str>> {
-    let extension = path.extension()?;
-    if extension != "wasm" && extension != "formula" {
-        return None;
-    }
-    // A name that is not UTF-8 or has odd characters cannot be named by a pool either.
-    let stem = path.file_stem()?.to_str()?;
-    crate::config::is_policy_name(stem).then(|| Arc::from(stem))
 }
