@@ -96,7 +96,10 @@ async fn memory_and_file_are_those_of_the_policy_or_of_all() {
     let short = LimitsConfig { file: 100, ..all() };
     let [mine, theirs] = troubles(&grows, short, all()).await;
     assert_eq!(mine, "");
-    assert!(theirs.contains("longer than the 100 bytes it may have"), "{theirs}");
+    assert!(
+        theirs.contains("longer than the 100 bytes it may have: raise host.limits.file"),
+        "{theirs}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -118,7 +118,11 @@ async fn module_that_does_not_start_changes_nothing() {
         (&unwilling, "mine refuses its settings: cpu"),
         (&configure("unreachable"), "configure trapped"),
         (&configure("(loop (br 0)) unreachable"), "configure took longer than 1s"),
-        (&built_in("weighted"), "mine is a formula, and the pool wants a strategy here"),
+        (
+            &built_in("weighted"),
+            "mine is a formula, and the pool wants a strategy here: name it as the pool's formula instead, \
+             or put a strategy into its file",
+        ),
         (&trap, "pick trapped"),
         (&spin, "describe took longer than 1s"),
     ];
@@ -240,8 +244,11 @@ async fn bad_files_do_not_block_the_start_of_good_ones() {
         let policy = farm.get(&format!("/v1/policies/{name}"));
         policy["refused"]["reason"].as_str().unwrap().to_owned()
     };
-    assert!(reason("two").contains("two.formula has the same policy name and is used"));
-    assert!(reason("latin1").contains("not UTF-8"));
+    assert!(
+        reason("two")
+            .contains("two.formula has the same policy name and is used: remove one of them")
+    );
+    assert!(reason("latin1").contains("not UTF-8 text: save it as UTF-8"));
     let names: Vec<_> = farm
         .get("/v1/policies")
         .as_array()

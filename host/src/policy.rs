@@ -1,7 +1,7 @@
 //! Policies: files in, guests that compute loads and choose targets out.
 //!
 //! The only place that knows wasmtime. [`engine`] holds its settings, `ticker` is the clock that
-//! stops a guest, [`module`] turns bytes into a checked module, [`guest`] is one running instance in its `room`,
+//! stops a guest, [`module`] turns bytes into a checked module (of the `features` that guests may use), [`guest`] is one running instance in its `room`,
 //! `description` what it says of itself, with the [`schema`] of its settings, [`text`] compiles a
 //! `.formula` file to the same kind of module, [`trial`] are a guest's first calls, [`steps`] what all of
 //! this took, [`inspect`] says what a file is without running it, [`signature`] who
@@ -15,6 +15,7 @@ mod builtin;
 mod compiler;
 mod description;
 pub mod engine;
+mod features;
 pub mod guest;
 pub mod inspect;
 pub mod library;

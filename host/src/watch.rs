@@ -265,22 +265,38 @@ impl Pace {
     }
 }
 
+/// Why a file has no content.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The operating system's words.
+    #[error("cannot be read: {0}")]
+    Io(#[from] std::io::Error),
+    /// A folder, a pipe, a device.
+    #[error("not a regular file")]
+    NotAFile,
+    /// Longer than it may be.
+    #[error("longer than the {max} bytes it may have")]
+    TooLong {
+        /// The most.
+        max: usize,
+    },
+}
+
 /// The whole file, if it is a regular one and not too long. Never waits: a pipe is refused.
 ///
 /// # Errors
 /// Why there is no content.
-pub fn read(path: &Path, max: usize) -> Result<Vec<u8>, String> {
-    let open = |error: std::io::Error| format!("cannot be read: {error}");
+pub fn read(path: &Path, max: usize) -> Result<Vec<u8>, ReadError> {
     let nonblocking = nix::fcntl::OFlag::O_NONBLOCK.bits();
-    let file = File::options().read(true).custom_flags(nonblocking).open(path).map_err(open)?;
-    let about = file.metadata().map_err(open)?;
+    let file = File::options().read(true).custom_flags(nonblocking).open(path)?;
+    let about = file.metadata()?;
     if !about.is_file() {
-        return Err("not a regular file".to_owned());
+        return Err(ReadError::NotAFile);
     }
     let mut bytes = Vec::new();
-    file.take(max as u64 + 1).read_to_end(&mut bytes).map_err(open)?;
+    file.take(max as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > max {
-        return Err(format!("longer than the {max} bytes it may have"));
+        return Err(ReadError::TooLong { max });
     }
     Ok(bytes)
 }

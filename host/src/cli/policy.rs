@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use super::Failure;
 use crate::config::{Origin, Wasi};
+use crate::policy::module::read_file;
 use crate::policy::steps::Steps;
 use crate::policy::{Form, Limits, Module, PolicyEngine, Rules};
-use crate::watch::read;
 
 const EXAMPLES: &str = "\
 A policy from nothing to a host, in four commands:
@@ -106,7 +106,7 @@ impl Subject {
     /// Reads, checks and compiles it; what went wrong is the last step.
     fn load(&self, engine: &PolicyEngine, steps: &Steps) -> Result<Module, String> {
         let form = form(&self.file)?;
-        let bytes = steps.run("read", || read(&self.file, engine.limits.file_bytes))?;
+        let bytes = steps.run("read", || read_file(&self.file, engine.limits.file_bytes))?;
         Module::load(engine, form, &bytes, steps).map_err(|error| error.to_string())
     }
 

@@ -116,7 +116,7 @@ impl Origin {
             Err(_) if self.named.is_none() && !had_file && !path.exists() => {
                 return Ok(Written { file: None, text: String::new() });
             }
-            Err(why) => return Err(self.unreadable(&why)),
+            Err(why) => return Err(self.unreadable(&why.to_string())),
         };
         if bytes.trim_ascii().is_empty() {
             return Err(self.unreadable("is empty: taken for a file that is being written"));

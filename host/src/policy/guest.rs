@@ -39,7 +39,10 @@ const METRICS_MAX: usize = 256;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StartError {
     /// The module is of the other kind.
-    #[error("{name} is a {found}, and the pool wants a {wanted} here")]
+    #[error(
+        "{name} is a {found}, and the pool wants a {wanted} here: name it as the pool's {found} instead, or \
+         put a {wanted} into its file"
+    )]
     Kind {
         /// The policy.
         name: Arc<str>,

@@ -22,11 +22,10 @@ use std::time::{Duration, Instant};
 
 use super::builtin::BUILTIN;
 use super::engine::{Limits, PolicyEngine};
-use super::module::{Form, Generation, Module, ModuleError};
+use super::module::{Form, Generation, Module, ModuleError, read_file};
 use super::signature::{Vouch, read_beside};
 use super::steps::Steps;
 use crate::config::SignatureMode;
-use crate::watch::read;
 pub use entry::{Entry, Kept, Origin, Refused, Waiting};
 pub(crate) use names::is_of_policy;
 use names::{Nameless, policy_name};
@@ -266,7 +265,9 @@ impl Library {
             steps: file.steps.taken(),
         };
         if let Some(other) = self.other_file(path, name) {
-            let reason = format!("{} has the same policy name and is used", other.display());
+            let other = other.display();
+            let reason =
+                format!("{other} has the same policy name and is used: remove one of them");
             self.refuse(name, refused(&reason, file.generation));
             return true;
         }
@@ -287,7 +288,7 @@ impl Library {
 
     /// A file's content and who vouches for it.
     fn read(&self, path: &Path, name: &str) -> Result<Content, String> {
-        let bytes = read(path, self.rules.limits(name).file_bytes)?;
+        let bytes = read_file(path, self.rules.limits(name).file_bytes)?;
         let (generation, steps) = (Generation::of(&bytes), Steps::default());
         let (mut signatures, mut vouch) = (None, Vouch::Unchecked);
         if self.rules.trust.mode() != SignatureMode::Off {

@@ -6,23 +6,28 @@
 //! message that says what to do. Precompiled code is never accepted, files are read into memory and
 //! never mapped, and a compiler that panics or takes too long is a refused module.
 
+mod error;
+
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use wasmparser::{FunctionBody, Operator, Parser, Payload, ValidPayload, Validator, WasmFeatures};
+use wasmparser::{FunctionBody, Operator, Parser, Payload, ValidPayload, Validator};
 use wasmtime::component::Component;
 use wit_parser::Resolve;
 
-use super::compiler::{Unfinished, Work};
+use super::compiler::Work;
 use super::engine::PolicyEngine;
+use super::features;
 use super::guest::{FormulaPre, StrategyPre};
-use super::room::printable;
 use super::steps::Steps;
 use super::wasi::{is_wasi, trapping};
 use crate::config::Wasi;
+use crate::watch::{ReadError, read};
+use error::LENGTH_HINT;
+pub use error::ModuleError;
 
 /// The contract.
 const WIT: &str = include_str!("../../../sdk/policy/wit/policy.wit");
@@ -35,8 +40,17 @@ const CONTRACT_VERSION: &str = "1.0.0";
 /// Nesting of blocks in a function at most: the compiler's stack must hold it, and no program that
 /// anybody writes comes near.
 const NESTING_MAX: u32 = 1_000;
-/// How to build a module that exports the contract.
-const BUILD_HINT: &str = "build it with loadline-sdk for the target wasm32-unknown-unknown";
+
+/// The content of a policy file of so many bytes at most.
+///
+/// # Errors
+/// Why there is none, and what to do.
+pub fn read_file(path: &Path, max: usize) -> Result<Vec<u8>, String> {
+    read(path, max).map_err(|error| match error {
+        ReadError::TooLong { .. } => format!("{error}: {LENGTH_HINT}"),
+        other => other.to_string(),
+    })
+}
 
 /// One loaded version of a policy: the SHA-256 of its file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -137,93 +151,6 @@ impl Form {
         }
     }
 }
-/// Why bytes are not a policy for this host. Names and words out of the file are shown cut and with control
-/// characters escaped: they cannot forge a log line.
-/// Why bytes are not a policy for this host.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum ModuleError {
-    /// Longer than the limit.
-    #[error("the file has more than {max} bytes")]
-    TooLong {
-        /// The limit.
-        max: usize,
-    },
-    /// Not WebAssembly.
-    #[error("not WebAssembly: {found}; {BUILD_HINT}")]
-    NotWasm {
-        /// What it looks like.
-        found: &'static str,
-    },
-    /// WebAssembly that is broken or uses a feature that is off.
-    #[error("not valid WebAssembly for this host: {}", printable(.reason))]
-    Invalid {
-        /// The validator's words.
-        reason: String,
-    },
-    /// Wants something from the host that a policy does not get.
-    #[error(
-        "imports {}, which a policy does not get: its only import is {PACKAGE}log@1{hint}",
-        printable(.names)
-    )]
-    Imports {
-        /// What it wants.
-        names: String,
-        /// A way out.
-        hint: &'static str,
-    },
-    /// Exports neither kind of policy.
-    #[error("exports neither {PACKAGE}formula@1 nor {PACKAGE}strategy@1; {BUILD_HINT}")]
-    NotAPolicy,
-    /// Exports both kinds.
-    #[error("exports a formula and a strategy; a file holds one policy")]
-    TwoPolicies,
-    /// Written against another version of the contract.
-    #[error(
-        "speaks {}, this host speaks {PACKAGE}*@{CONTRACT}; rebuild it with this host's SDK",
-        printable(.found)
-    )]
-    Contract {
-        /// The export with its version.
-        found: String,
-    },
-    /// The contract's exports have other types.
-    #[error("does not fit the contract: {}", printable(.reason))]
-    Shape {
-        /// Wasmtime's words.
-        reason: String,
-    },
-    /// A formula's text is no text.
-    #[error("not UTF-8 text")]
-    NotText,
-    /// A formula's text is wrong.
-    #[error("{0}")]
-    Text(#[from] super::text::TextError),
-    /// The compiler gave up.
-    #[error("cannot be compiled: {}", printable(.reason))]
-    Compile {
-        /// Wasmtime's words.
-        reason: String,
-    },
-    /// The machine had no time to compile it.
-    #[error("cannot be compiled now: {reason}")]
-    Busy {
-        /// In words.
-        reason: String,
-    },
-    /// No engine at all.
-    #[error("cannot start the policy engine: {reason}")]
-    Engine {
-        /// Wasmtime's words.
-        reason: String,
-    },
-}
-
-impl ModuleError {
-    #[expect(clippy::needless_pass_by_value, reason = "fits map_err")]
-    pub(super) fn engine(error: wasmtime::Error) -> Self {
-        Self::Engine { reason: format!("{error:#}") }
-    }
-}
 
 /// A checked, compiled policy.
 pub struct Module {
@@ -309,12 +236,14 @@ impl Module {
     }
 }
 
-impl From<Unfinished> for ModuleError {
-    fn from(unfinished: Unfinished) -> Self {
-        match unfinished {
-            Unfinished::Failed(reason) => Self::Compile { reason },
-            Unfinished::Busy(reason) => Self::Busy { reason },
-        }
+/// Names the features that are all that is wrong with these bytes.
+fn with_features(error: ModuleError, bytes: &[u8]) -> ModuleError {
+    match error {
+        ModuleError::Invalid { reason } => match features::wanted(bytes) {
+            Some(names) => ModuleError::Features { reason, names },
+            None => ModuleError::Invalid { reason },
+        },
+        other => other,
     }
 }
 
@@ -358,8 +287,9 @@ fn from_text(bytes: &[u8]) -> Result<Vec<u8>, ModuleError> {
 fn build(engine: &PolicyEngine, bytes: &[u8], steps: &Steps) -> Result<Pre, ModuleError> {
     let (kind, component) = steps.run("check", || {
         let wasi = engine.limits.wasi;
-        let component = as_component(bytes, wasi)?;
-        Ok::<_, ModuleError>((check_component(&component, wasi)?, component))
+        let checked = as_component(bytes, wasi)
+            .and_then(|component| Ok((check_component(&component, wasi)?, component)));
+        checked.map_err(|error| with_features(error, bytes))
     })?;
     let compile = |error: wasmtime::Error| ModuleError::Compile { reason: format!("{error:#}") };
     let component =
@@ -371,20 +301,6 @@ fn build(engine: &PolicyEngine, bytes: &[u8], steps: &Steps) -> Result<Pre, Modu
             Kind::Strategy => Pre::Strategy(StrategyPre::new(engine, &component).map_err(shape)?),
         })
     })
-}
-
-/// The features that guests may use; the same as in the engine's settings.
-fn features() -> WasmFeatures {
-    let refused = WasmFeatures::MEMORY64
-        | WasmFeatures::MULTI_MEMORY
-        | WasmFeatures::THREADS
-        | WasmFeatures::GC
-        | WasmFeatures::EXCEPTIONS
-        | WasmFeatures::RELAXED_SIMD
-        | WasmFeatures::TAIL_CALL
-        | WasmFeatures::CUSTOM_PAGE_SIZES
-        | WasmFeatures::WIDE_ARITHMETIC;
-    WasmFeatures::default() - refused
 }
 
 fn as_component(bytes: &[u8], wasi: Wasi) -> Result<Vec<u8>, ModuleError> {
@@ -428,7 +344,7 @@ fn looks_like(bytes: &[u8]) -> &'static str {
 fn check_core(bytes: &[u8], wasi: Wasi) -> Result<(Kind, Vec<u8>), ModuleError> {
     let (mut imports, mut exports) = (Vec::new(), Vec::new());
     let mut code = wasm_encoder::Module::new();
-    Validator::new_with_features(features()).validate_all(bytes).map_err(invalid)?;
+    Validator::new_with_features(features::allowed()).validate_all(bytes).map_err(invalid)?;
     for payload in Parser::new(0).parse_all(bytes) {
         let payload = payload.map_err(invalid)?;
         if let Some((id, range)) = payload.as_section()
@@ -469,7 +385,7 @@ fn check_component(bytes: &[u8], wasi: Wasi) -> Result<Kind, ModuleError> {
     let mut imports = Vec::new();
     let mut exports = Vec::new();
     let mut depth = 0_usize;
-    let mut validator = Validator::new_with_features(features());
+    let mut validator = Validator::new_with_features(features::allowed());
     for payload in Parser::new(0).parse_all(bytes) {
         let payload = payload.map_err(invalid)?;
         if let ValidPayload::Func(function, body) = validator.payload(&payload).map_err(invalid)? {
@@ -534,7 +450,7 @@ fn check_imports<'a>(
         "; it was built for WASI, use wasm32-unknown-unknown instead (or, if it never calls them, \
          wasi = \"trap\" in its [[host.policy]])"
     } else {
-        ""
+        "; remove what calls it"
     };
     Err(ModuleError::Imports { names: foreign.join(", "), hint })
 }

@@ -209,7 +209,7 @@ pub fn read_beside(file: &Path) -> Result<Option<String>, String> {
     if !path.exists() {
         return Ok(None);
     }
-    let bytes = crate::watch::read(&path, SIGNATURES_BYTES_MAX)?;
+    let bytes = crate::watch::read(&path, SIGNATURES_BYTES_MAX).map_err(|why| why.to_string())?;
     String::from_utf8(bytes).map(Some).map_err(|_| "is not text".to_owned())
 }
 

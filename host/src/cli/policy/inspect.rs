@@ -7,10 +7,10 @@ use serde_json::json;
 use super::{Failure, Subject};
 use crate::config::Origin;
 use crate::policy::inspect::Inspection;
+use crate::policy::module::read_file;
 use crate::policy::schema::Setting;
 use crate::policy::steps::Steps;
 use crate::policy::{FormulaGuest, Kind, PolicyEngine, StrategyGuest};
-use crate::watch::read;
 
 /// What to look at.
 #[derive(clap::Args)]
@@ -38,8 +38,8 @@ struct Own {
 pub(super) fn inspect(arguments: &Arguments, origin: &Origin) -> Result<String, Failure> {
     let subject = &arguments.subject;
     let engine = subject.engine(origin)?;
-    let bytes =
-        read(&subject.file, engine.limits.file_bytes).map_err(|reason| subject.failed(&reason))?;
+    let bytes = read_file(&subject.file, engine.limits.file_bytes)
+        .map_err(|reason| subject.failed(&reason))?;
     let found = Inspection::of(&bytes);
     let own = own(&engine, subject);
     if arguments.json {

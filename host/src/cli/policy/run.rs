@@ -141,7 +141,7 @@ fn fleet(arguments: &Arguments) -> Result<Vec<Machine>, Failure> {
         return serde_json::from_str(EXAMPLE).map_err(super::super::other);
     };
     let wrong = |what: String| Failure::Usage(format!("{}: {what}\n{FLEET_HELP}", file.display()));
-    let bytes = crate::watch::read(file, FLEET_BYTES_MAX).map_err(wrong)?;
+    let bytes = crate::watch::read(file, FLEET_BYTES_MAX).map_err(|why| wrong(why.to_string()))?;
     let machines: Vec<Machine> =
         serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
     if machines.is_empty() {

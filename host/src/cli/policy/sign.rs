@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Failure, form};
 use crate::config::{Origin, PublicKey, SignatureMode, SignaturesConfig};
+use crate::policy::module::read_file;
 use crate::policy::signature::{SecretKey, beside, read_beside};
 use crate::policy::{Generation, Limits, Trust, Vouch};
 use crate::watch::read;
@@ -121,7 +122,7 @@ fn line(text: &mut String, line: &str) {
 /// What a file holds, if a host would take it for a policy.
 fn content(file: &Path) -> Result<Generation, String> {
     form(file)?;
-    Ok(Generation::of(&read(file, Limits::default().file_bytes)?))
+    Ok(Generation::of(&read_file(file, Limits::default().file_bytes)?))
 }
 
 fn secret(path: &Path) -> Result<SecretKey, Failure> {
@@ -131,7 +132,7 @@ fn secret(path: &Path) -> Result<SecretKey, Failure> {
         let path = path.display();
         crate::telemetry::tell(&format!("warning: {path} is open to others: chmod 600 {path}"));
     }
-    let text = read(path, SECRET_BYTES_MAX).map_err(failed)?;
+    let text = read(path, SECRET_BYTES_MAX).map_err(|why| failed(why.to_string()))?;
     let key = std::str::from_utf8(&text).ok().and_then(SecretKey::parse);
     key.ok_or_else(|| failed("not a secret key of `loadline policy keygen`".to_owned()))
 }
