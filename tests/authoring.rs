@@ -4,6 +4,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use loadline::policy::Generation;
+use loadline::policy::signature::SecretKey;
 use serde_json::Value;
 
 use crate::support::{Farm, built_in, importing_strategy, pool, program, strategy};
@@ -165,6 +167,47 @@ fn limits_are_those_of_the_configuration() {
     }
     std::fs::write(folder.path().join("loadline.toml"), "[host.limits]\nfile = 4\n").unwrap();
     bad(folder.path(), &["check", "p2c.wasm"], 64, "host.limits.file");
+}
+
+/// Whose signature a host wants is looked at here, too, and what else is wrong comes first.
+#[test]
+fn signatures_are_those_that_the_configuration_wants() {
+    let key = SecretKey::new(&[1; 32]);
+    let config = |mode: &str| {
+        format!("[host.signatures]\nmode = \"{mode}\"\nkeys = [\"{}\"]\n", key.public())
+    };
+    let file = built_in("p2c");
+    let folder = with_files(&[
+        ("p2c.wasm", &file),
+        ("cut.wasm", &file[..500]),
+        ("loadline.toml", config("require").as_bytes()),
+    ]);
+    let put = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
+    bad(folder.path(), &["check", "cut.wasm"], 1, "not good: not valid WebAssembly");
+    let why = "not good: has no signature yet: `loadline policy sign` makes one, beside the file \
+               (host.signatures.mode = \"require\")";
+    bad(folder.path(), &["check", "p2c.wasm"], 1, why);
+    let step = |said: &str, outcome: &str| {
+        let line = said.lines().find(|line| line.starts_with("  signature"));
+        assert!(line.is_some_and(|line| line.ends_with(outcome)), "{outcome}: {said}");
+    };
+    put("loadline.toml", config("warn"));
+    let said = good(folder.path(), &["check", "p2c.wasm"]);
+    step(&said, "warning");
+    assert!(
+        said.contains("good: strategy p2c") && said.contains("nobody vouches for it"),
+        "{said}"
+    );
+
+    put("p2c.wasm.sig", SecretKey::new(&[2; 32]).sign(Generation::of(&file), None));
+    put("loadline.toml", config("require"));
+    bad(folder.path(), &["check", "p2c.wasm"], 1, "which is not among host.signatures.keys");
+    put("p2c.wasm.sig", key.sign(Generation::of(&file), None));
+    let said = good(folder.path(), &["check", "p2c.wasm"]);
+    step(&said, "ok");
+    assert!(said.contains(&format!(", signed by {}", key.public().id())), "{said}");
+    put("loadline.toml", config("off"));
+    assert!(!good(folder.path(), &["check", "p2c.wasm"]).contains("sign"));
 }
 
 #[test]

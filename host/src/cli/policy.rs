@@ -95,19 +95,28 @@ impl Subject {
         Arc::from(&*stem.to_string_lossy())
     }
 
+    /// What a host of this configuration wants of policies.
+    fn rules(origin: &Origin) -> Result<Rules, Failure> {
+        Ok(origin.load()?.host.map(|host| Rules::of(&host)).unwrap_or_default())
+    }
+
     /// An engine with the limits that a host of this configuration gives a policy of this name.
     fn engine(&self, origin: &Origin) -> Result<PolicyEngine, Failure> {
-        let host = origin.load()?.host;
-        let limits = host.map(|host| Rules::of(&host).limits(&self.name())).unwrap_or_default();
+        let limits = Self::rules(origin)?.limits(&self.name());
         let wasi = if self.wasi_trap { Wasi::Trap } else { limits.wasi };
         engine(Limits { wasi, ..limits })
     }
 
     /// Reads, checks and compiles it; what went wrong is the last step.
     fn load(&self, engine: &PolicyEngine, steps: &Steps) -> Result<Module, String> {
+        let (form, bytes) = self.read(engine, steps)?;
+        Module::load(engine, form, &bytes, steps).map_err(|error| error.to_string())
+    }
+
+    fn read(&self, engine: &PolicyEngine, steps: &Steps) -> Result<(Form, Vec<u8>), String> {
         let form = form(&self.file)?;
         let bytes = steps.run("read", || read_file(&self.file, engine.limits.file_bytes))?;
-        Module::load(engine, form, &bytes, steps).map_err(|error| error.to_string())
+        Ok((form, bytes))
     }
 
     /// A failure that says which file is meant.

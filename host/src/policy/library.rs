@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use super::builtin::BUILTIN;
 use super::engine::{Limits, PolicyEngine};
 use super::module::{Form, Generation, Module, ModuleError, read_file};
-use super::signature::{Vouch, read_beside};
+use super::signature::Vouch;
 use super::steps::Steps;
 use crate::config::SignatureMode;
 pub use entry::{Entry, Kept, Origin, Refused, Waiting};
@@ -290,18 +290,7 @@ impl Library {
     fn read(&self, path: &Path, name: &str) -> Result<Content, String> {
         let bytes = read_file(path, self.rules.limits(name).file_bytes)?;
         let (generation, steps) = (Generation::of(&bytes), Steps::default());
-        let (mut signatures, mut vouch) = (None, Vouch::Unchecked);
-        if self.rules.trust.mode() != SignatureMode::Off {
-            let judged = steps.run("signature", || {
-                signatures = read_beside(path)
-                    .map_err(|what| Vouch::Wrong(format!("its signature file {what}")))?;
-                match self.rules.trust.judge(generation, signatures.as_deref()) {
-                    wrong @ (Vouch::Missing(_) | Vouch::Wrong(_)) => Err(wrong),
-                    good => Ok(good),
-                }
-            });
-            vouch = judged.unwrap_or_else(|wrong| wrong);
-        }
+        let (signatures, vouch) = self.rules.trust.judge_beside(path, generation, &steps);
         Ok(Content { bytes, generation, signatures, vouch, steps })
     }
 

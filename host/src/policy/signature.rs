@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 
 use super::module::Generation;
+use super::steps::Steps;
 use crate::config::{KeyId, PublicKey, SignatureMode, SignaturesConfig, from_hex, hex};
 
 /// What comes before the content's hash: a signature for something else is none for a policy.
@@ -124,6 +125,28 @@ impl Trust {
                 )
             }
         })
+    }
+
+    /// The same by the signature file beside this one, and its text. A step, where signatures are looked at.
+    pub fn judge_beside(
+        &self,
+        file: &Path,
+        content: Generation,
+        steps: &Steps,
+    ) -> (Option<String>, Vouch) {
+        if self.mode == SignatureMode::Off {
+            return (None, Vouch::Unchecked);
+        }
+        let mut signatures = None;
+        let judged = steps.run("signature", || {
+            signatures = read_beside(file)
+                .map_err(|what| Vouch::Wrong(format!("its signature file {what}")))?;
+            match self.judge(content, signatures.as_deref()) {
+                wrong @ (Vouch::Missing(_) | Vouch::Wrong(_)) => Err(wrong),
+                good => Ok(good),
+            }
+        });
+        (signatures, judged.unwrap_or_else(|wrong| wrong))
     }
 
     fn key(&self, id: KeyId) -> Option<&PublicKey> {

@@ -3,10 +3,12 @@
 use std::fmt::Write;
 
 use super::{Failure, Subject};
-use crate::config::Origin;
+use crate::config::{Origin, SignatureMode};
 use crate::policy::steps::{Step, Steps};
 use crate::policy::trial::{try_formula, try_strategy};
-use crate::policy::{FormulaGuest, Kind, Module, PolicyEngine, Start, StrategyGuest};
+use crate::policy::{
+    FormulaGuest, Generation, Kind, Module, PolicyEngine, Start, StrategyGuest, Vouch,
+};
 
 /// What to check.
 #[derive(clap::Args)]
@@ -18,27 +20,48 @@ pub(super) struct Arguments {
 /// The steps and the verdict; a bad file is a failure with the same words.
 pub(super) fn check(arguments: &Arguments, origin: &Origin) -> Result<String, Failure> {
     let (subject, steps) = (&arguments.subject, Steps::default());
-    let engine = arguments.subject.engine(origin)?;
-    let checked = subject
-        .load(&engine, &steps)
-        .and_then(|module| tried(&engine, subject, &module, &steps).map(|about| (module, about)));
+    let engine = subject.engine(origin)?;
+    let trust = Subject::rules(origin)?.trust;
+    let mut vouch = Vouch::Unchecked;
+    let checked = subject.read(&engine, &steps).and_then(|(form, bytes)| {
+        (_, vouch) = trust.judge_beside(&subject.file, Generation::of(&bytes), &steps);
+        let module = Module::load(&engine, form, &bytes, &steps);
+        let module = module.map_err(|error| error.to_string())?;
+        let about = tried(&engine, subject, &module, &steps)?;
+        // Last: who is to sign it wants to know that it is good for the rest.
+        match vouch.trouble().filter(|_| trust.mode() == SignatureMode::Require) {
+            Some(why) => Err(format!("{why} (host.signatures.mode = \"require\")")),
+            None => Ok((module, about)),
+        }
+    });
     let mut text = format!("{}\n", subject.file.display());
     for step in steps.taken() {
-        line(&mut text, &step);
+        let outcome = match step.failed {
+            None => "ok",
+            Some(_) if step.name == "signature" && trust.mode() == SignatureMode::Warn => "warning",
+            Some(_) => "FAILED",
+        };
+        line(&mut text, &step, outcome);
     }
     match checked {
         Ok((module, about)) => {
             let (kind, generation) = (module.kind(), module.generation);
-            write!(text, "good: {kind} {about}, generation {generation}")
-                .map_err(super::super::other)?;
+            text.push_str(&format!("good: {kind} {about}, generation {generation}"));
+            match &vouch {
+                Vouch::By(_) => text.push_str(&format!(", {vouch}")),
+                Vouch::Missing(why) | Vouch::Wrong(why) => text.push_str(&format!(
+                    "\nwarning: nobody vouches for it, and hosts use it all the same \
+                     (host.signatures.mode = \"warn\"): {why}"
+                )),
+                Vouch::Unchecked | Vouch::BuiltIn => {}
+            }
             Ok(text)
         }
         Err(reason) => Err(Failure::Other(format!("{text}not good: {reason}"))),
     }
 }
 
-fn line(text: &mut String, step: &Step) {
-    let outcome = step.failed.as_deref().map_or("ok", |_| "FAILED");
+fn line(text: &mut String, step: &Step, outcome: &str) {
     let milliseconds = step.took.as_secs_f64() * 1e3;
     // A string can always be written to.
     writeln!(text, "  {:<10}{milliseconds:>9.2} ms  {outcome}", step.name).unwrap_or_default();
