@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use loadline::policy::guest::Request;
-use loadline::policy::{Limits, Module, PolicyEngine, StrategyGuest};
+use loadline::policy::{CallError, Limits, Module, PolicyEngine, StrategyGuest};
+use serde_json::Value;
 
 use crate::support::{Farm, PATIENCE, Queries, formula, pool, strategy};
 
@@ -55,11 +56,36 @@ async fn check_pick_fault(fault: &str, reason: &str, words: &str) {
     assert_eq!(answer["policy"]["strategy"], format!("native ({reason})"));
     let policy = farm.policy("strategy");
     assert_eq!(policy["faults"], 1);
+    let faults = |reason| {
+        let labels =
+            format!("pool=\"default\",policy=\"mine\",kind=\"strategy\",reason=\"{reason}\"");
+        farm.metric(&format!("policy_faults_total{{{labels}}}"))
+    };
+    for other in CallError::REASONS {
+        assert_eq!(faults(other), u64::from(other == reason), "{other}");
+    }
     assert!(policy["trouble"].as_str().unwrap().contains(words), "{policy}");
     assert_eq!(farm.get("/v1/pools")[0]["picks"]["native"], 1);
     let returned = |farm: &Farm| (farm.policy("strategy")["state"] == "active").then_some(());
     farm.until("the guest's return", returned).await;
+    let nothing = |farm: &Farm| farm.policy("strategy").get("again_in_s").is_none().then_some(());
+    farm.until("nothing to start again", nothing).await;
     assert_eq!(farm.target(""), "a");
+    farm.stop().await;
+}
+
+/// What is started again says when, in both places.
+#[tokio::test(flavor = "multi_thread")]
+async fn guest_that_is_started_again_says_in_how_many_seconds() {
+    let spins = strategy("(func $describe (result i32) (loop (br 0)) unreachable)");
+    let pools = vec![pool("default", "weighted", "mine")];
+    let farm = Farm::with_files(pools, &[("mine.wasm", &spins)]).await;
+    // The first wait is a second, a quarter more or less; the fifth sixteen.
+    let is_wait =
+        |status: &Value| status["again_in_s"].as_f64().filter(|s| (0.0..=20.0).contains(s));
+    farm.until("the wait in /v1/pools", |farm| is_wait(&farm.policy("strategy"))).await;
+    let shown = |farm: &Farm| is_wait(&farm.get("/v1/policies/mine")["pools"][0]);
+    farm.until("the wait in /v1/policies", shown).await;
     farm.stop().await;
 }
 

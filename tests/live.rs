@@ -15,14 +15,6 @@ use crate::support::{Farm, get, program, report, reports};
 const FIRST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const SECOND: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3));
 
-/// The value of a metric without labels.
-#[track_caller]
-fn metric(farm: &Farm, name: &str) -> u64 {
-    let (_, text) = get(&farm.url("/metrics"), "*/*");
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_machines_with_one_name_the_first_counts_and_the_second_is_shown() {
     let farm = Farm::new("weighted", "least-loaded").await;
@@ -38,7 +30,7 @@ async fn of_two_machines_with_one_name_the_first_counts_and_the_second_is_shown(
         let answer = farm.get("/v1/target");
         assert_eq!((&answer["address"], &answer["load"]), (&"10.0.0.2".into(), &0.25.into()));
     }
-    let both = |farm: &Farm| (metric(farm, "loadline_machine_namesakes") == 1).then_some(());
+    let both = |farm: &Farm| (farm.metric("machine_namesakes") == 1).then_some(());
     farm.until("the second agent shown", both).await;
     let machine = farm.get("/v1/machines/web");
     assert_eq!(machine["namesake"]["source"], "10.0.0.3", "{machine:#}");
@@ -110,17 +102,13 @@ async fn a_stopped_agent_is_gone_once_and_back_once() {
     let before = farm.get("/v1/machines/quick");
     agent.signal("-STOP");
     farm.eligible(0).await;
-    assert_eq!(metric(&farm, "loadline_machines_gone_total"), 1);
+    assert_eq!(farm.metric("machines_gone_total"), 1);
     agent.signal("-CONT");
     farm.eligible(1).await;
     let after = farm.get("/v1/machines/quick");
     assert_eq!((&before["boot"], &after["loss"]["lost"]), (&after["boot"], &0.into()));
-    assert_eq!(
-        metric(&farm, "loadline_machine_flaps_total"),
-        0,
-        "nothing was lost: it was stopped"
-    );
-    assert_eq!(metric(&farm, "loadline_machines_gone_total"), 1);
+    assert_eq!(farm.metric("machine_flaps_total"), 0, "nothing was lost: it was stopped");
+    assert_eq!(farm.metric("machines_gone_total"), 1);
     farm.stop().await;
 }
 

@@ -25,6 +25,7 @@ mod hostile;
 mod limits;
 mod live;
 mod logs;
+mod metrics;
 mod modules;
 mod net;
 mod operations;

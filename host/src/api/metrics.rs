@@ -1,7 +1,9 @@
-//! What Prometheus reads at `/metrics`: counters and gauges gathered at the moment of the question.
+//! What Prometheus reads at `/metrics`: counters and gauges gathered at the moment of the question. For people they
+//! stand in config/METRICS.md.
+
+mod policies;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::collector::Collector;
@@ -12,7 +14,6 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::View;
-use crate::policy::Kind;
 use crate::telemetry;
 
 /// The exposition format's name.
@@ -89,8 +90,9 @@ fn families(view: &View) -> Vec<Family> {
     families.extend(pools(view));
     families.extend(schedules(view));
     families.extend(feedback(view));
-    families.extend(policies(view));
-    families.extend(shadows(view));
+    families.extend(policies::in_pools(view));
+    families.extend(policies::all(view));
+    families.extend(policies::in_shadow(view));
     families
 }
 
@@ -184,9 +186,6 @@ fn pools(view: &View) -> Vec<Family> {
     let mut targets = family("targets", "Targets of a pool", false);
     let mut loads = family("loads", "Loads by whose they are", true);
     let mut bad_loads = family("bad_loads", "Loads that were NaN, infinite or negative", true);
-    let mut faults = family("policy_faults", "Faults of a pool's guests", true);
-    let mut swaps = family("policy_swaps", "Swaps of a pool's policy", true);
-    let mut native = family("policy_native", "1 while native code stands in for a policy", false);
     for pool in &*view.pools.all() {
         let of_pool = || ("pool", pool.name().to_owned());
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -201,16 +200,8 @@ fn pools(view: &View) -> Vec<Family> {
         let state = |state: &str| vec![of_pool(), ("state", state.to_owned())];
         targets.samples.push((state("eligible"), eligible as u64));
         targets.samples.push((state("not_eligible"), known.saturating_sub(eligible) as u64));
-        for kind in [Kind::Formula, Kind::Strategy] {
-            let status = pool.status(kind);
-            let policy = ("policy", pool.policy_name(kind).to_string());
-            let labels = vec![of_pool(), policy, ("kind", kind.to_string())];
-            faults.samples.push((labels.clone(), status.faults));
-            swaps.samples.push((labels.clone(), status.swaps));
-            native.samples.push((labels, u64::from(status.serving.is_none())));
-        }
     }
-    vec![picks, nobody, targets, loads, bad_loads, faults, swaps, native]
+    vec![picks, nobody, targets, loads, bad_loads]
 }
 
 /// Policies by the time of day.
@@ -254,80 +245,4 @@ fn feedback(view: &View) -> Vec<Family> {
         panic.samples.push((vec![of_pool()], u64::from(pool.is_panic())));
     }
     vec![outcomes, ejections, ejected, panic, leases]
-}
-
-fn policies(view: &View) -> Vec<Family> {
-    let family = |name, help, is_counter| Family { name, help, is_counter, samples: Vec::new() };
-    let mut loads = family("policy_loads", "Policy files and built-ins loaded", true);
-    let mut refusals = family("policy_refusals", "Policy files refused", true);
-    let mut refused = family("policy_refused", "1 while the newest file is refused", false);
-    let mut waiting = family("policy_waiting", "1 while a file waits for its signature", false);
-    let mut unsigned =
-        family("policy_unsigned", "1 while what is used is not signed by a known key", false);
-    for (name, entry) in view.board.lock().iter() {
-        let labels = vec![("policy", (**name).to_owned())];
-        loads.samples.push((labels.clone(), entry.loads));
-        refusals.samples.push((labels.clone(), entry.refusals));
-        refused.samples.push((labels.clone(), u64::from(entry.refused.is_some())));
-        waiting.samples.push((labels.clone(), u64::from(entry.waiting.is_some())));
-        let is_unsigned = entry.newest().is_some_and(|kept| kept.vouch.trouble().is_some());
-        unsigned.samples.push((labels, u64::from(is_unsigned)));
-    }
-    let help = "Times that a policy's guests got more memory; in each pick it makes picks slow";
-    let mut growths = family("policy_memory_growths", help, true);
-    let help = "Lines that a policy's guests logged beyond what they may";
-    let mut unlogged = family("policy_log_lines_dropped", help, true);
-    for (family, counts) in
-        [(&mut growths, &view.tolls.growths), (&mut unlogged, &view.tolls.log_lines_dropped)]
-    {
-        let sample =
-            |(policy, count): (Arc<str>, _)| (vec![("policy", (*policy).to_owned())], count);
-        family.samples.extend(counts.all().into_iter().map(sample));
-    }
-    let of_ticker = |name, help, is_counter, value| {
-        let samples = vec![(Vec::new(), value)];
-        Family { name, help, is_counter, samples }
-    };
-    let help = "1 while the ticker of policies' deadlines is dead or held, and stood in for";
-    let held = of_ticker("policy_ticker_held", help, false, u64::from(view.ticker.is_held()));
-    let holds =
-        of_ticker("policy_ticker_holds", "How often that was so", true, view.ticker.holds());
-    vec![loads, refusals, refused, waiting, unsigned, growths, unlogged, held, holds]
-}
-
-/// Policies in shadow.
-fn shadows(view: &View) -> Vec<Family> {
-    let family = |name, help, is_counter| Family { name, help, is_counter, samples: Vec::new() };
-    let mut active = family("shadow_active", "1 while a policy is in shadow of a pool", false);
-    let mut picks = family("shadow_picks", "Picks compared with a policy in shadow", true);
-    let mut missed = family("shadow_missed", "What a policy in shadow was not told, by what", true);
-    let mut faults = family("shadow_faults", "Faults of a policy in shadow", true);
-    let mut times = family("shadow_pick_ns", "CPU time of its picks, or of its batches", false);
-    for pool in &*view.pools.all() {
-        let Some(shown) = pool.shadow() else { continue };
-        let report = shown.report();
-        let labels =
-            || vec![("pool", pool.name().to_owned()), ("policy", shown.policy.to_string())];
-        let with = |name, value: &str| {
-            labels().into_iter().chain([(name, value.to_owned())]).collect::<Vec<_>>()
-        };
-        let figures = &report.figures;
-        active.samples.push((labels(), u64::from(report.state.is_active())));
-        let differed = figures.picks - figures.agreed;
-        picks.samples.push((with("result", "agreed"), figures.agreed));
-        picks.samples.push((with("result", "differed"), differed));
-        missed.samples.push((with("what", "not_ready"), figures.not_ready));
-        missed.samples.push((with("what", "picks_dropped"), figures.dropped_picks));
-        missed.samples.push((with("what", "updates_dropped"), figures.dropped_updates));
-        for (reason, count) in &figures.faults {
-            faults.samples.push((with("reason", reason), *count));
-        }
-        if figures.time_us.count() > 0 {
-            for (name, share) in [("0.5", 0.5), ("0.99", 0.99)] {
-                let ns = u64::try_from(figures.time(share).as_nanos()).unwrap_or(u64::MAX);
-                times.samples.push((with("quantile", name), ns));
-            }
-        }
-    }
-    vec![active, picks, missed, faults, times]
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use serde::Serialize;
 
@@ -55,6 +56,9 @@ pub(super) struct PoolPolicy {
     pub(super) quarantined: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<Arc<str>>,
+    /// In so many seconds a guest that failed, or could not be started, is started again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    again_in_s: Option<f64>,
     faults: u64,
     swaps: u64,
     last_minute: LastMinute,
@@ -77,6 +81,11 @@ impl From<Answers> for LastMinute {
     }
 }
 
+/// To a tenth of a second.
+fn seconds_until(instant: Instant) -> f64 {
+    (instant.saturating_duration_since(Instant::now()).as_secs_f64() * 10.0).round() / 10.0
+}
+
 impl Pool {
     pub(super) fn of(pool: &pool::Pool, now_ms: u64) -> Self {
         let policy = |kind| {
@@ -88,7 +97,8 @@ impl Pool {
                 generation: status.serving.map(|decider| decider.generation.to_string()),
                 quarantined: status.quarantined.iter().map(Generation::to_string).collect(),
                 trouble: status.trouble,
-                faults: status.faults,
+                again_in_s: status.again.map(seconds_until),
+                faults: status.faults.values().sum(),
                 swaps: status.swaps,
                 last_minute: pool.lately(kind, now_ms).into(),
             }

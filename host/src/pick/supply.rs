@@ -422,6 +422,11 @@ impl Supply {
     }
 
     fn changed(&self) {
+        for Served { pool, seats, .. } in &self.served {
+            for kind in [Kind::Formula, Kind::Strategy] {
+                pool.note_again(kind, seats[index(kind)].due());
+            }
+        }
         *self.board.lock() = Arc::new(self.library.entries().clone());
         self.changes.send_modify(|changes| *changes += 1);
     }

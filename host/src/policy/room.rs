@@ -65,6 +65,9 @@ pub enum CallError {
 }
 
 impl CallError {
+    /// All that [`reason`](Self::reason) may say.
+    pub const REASONS: [&str; 4] = ["trap", "deadline", "memory", "bad_answer"];
+
     /// The contract's function that was called.
     #[must_use]
     pub fn call(&self) -> &'static str {

@@ -2,8 +2,10 @@
 //!
 //! Invariant: a status is locked last and for moments; a fault is counted once, however many see it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
@@ -32,14 +34,16 @@ pub struct PolicyStatus {
     pub serving: Option<Decider>,
     /// Why native answers are given, or why the newest generation is not used.
     pub trouble: Option<Arc<str>>,
-    /// Faults of its guests.
-    pub faults: u64,
+    /// Faults of its guests, by reason.
+    pub faults: BTreeMap<&'static str, u64>,
     /// Swaps to another generation.
     pub swaps: u64,
     /// Generations that failed too often, and do not serve here any more.
     pub quarantined: Vec<Generation>,
     /// What the last start of a guest went through, from its settings to the swap.
     pub steps: Vec<Step>,
+    /// When a guest that failed, or could not be started, is started again.
+    pub again: Option<Instant>,
 }
 
 /// What is shown of a pool's schedule.
@@ -121,6 +125,11 @@ impl Pool {
         self.status_of(kind).lock().steps = steps;
     }
 
+    /// When something is started again.
+    pub(in crate::pick) fn note_again(&self, kind: Kind, again: Option<Instant>) {
+        self.status_of(kind).lock().again = again;
+    }
+
     /// Every generation may serve again.
     pub(in crate::pick) fn lift_quarantine(&self, kind: Kind) {
         self.status_of(kind).lock().quarantined.clear();
@@ -163,7 +172,7 @@ impl Pool {
             None => self.policy_name(kind),
         };
         tracing::warn!(pool = self.name(), %policy, %kind, %fault, "policy failed");
-        status.faults += 1;
+        *status.faults.entry(fault.reason()).or_default() += 1;
         status.serving = None;
         status.trouble = Some(fault.to_string().into());
         drop(status);
