@@ -254,6 +254,7 @@ async fn run_until_told(origin: Origin) -> Result<(), Failure> {
             _ = interrupt.recv() => break,
             () = follow => {}
         }
+        manager.note(loadline.ended());
     }
     tracing::info!("stopping");
     manager.stopping();

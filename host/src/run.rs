@@ -304,6 +304,20 @@ impl Loadline {
         self.relay.as_ref()
     }
 
+    /// What has ended of all that should run; only a fault of this program does that.
+    #[must_use]
+    pub fn ended(&self) -> Option<String> {
+        #[cfg(feature = "host")]
+        if let Some(ended) = self.host.as_ref().and_then(Host::ended) {
+            return Some(ended);
+        }
+        #[cfg(feature = "agent")]
+        if self.agent.as_ref().is_some_and(agent::Running::has_ended) {
+            return Some("sending".to_owned());
+        }
+        None
+    }
+
     /// Finishes open requests, leaves the farm and ends.
     pub async fn stop(self) {
         // Requests first: the last report takes this machine out, and they may want it.

@@ -98,6 +98,11 @@ impl Running {
         Ok(())
     }
 
+    /// Whether nothing it reports can be sent any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.sender.is_finished()
+    }
+
     pub(super) async fn stop(self) {
         let Self { line, route, sender, .. } = self;
         let sent = async {

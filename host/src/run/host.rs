@@ -305,6 +305,15 @@ impl Host {
         deliver_to(self.intake.clone(), self.room.clone(), counts, event)
     }
 
+    /// What of it has ended, and should never while it runs.
+    pub(super) fn ended(&self) -> Option<String> {
+        let threads = self.threads.iter().filter(|thread| thread.is_finished());
+        let thread = threads.filter_map(|thread| thread.thread().name()).next();
+        let tasks = [("receiving", &self.receiver.task), ("the pulse", &self.pulse)];
+        let task = || tasks.iter().find(|(_, task)| task.is_finished()).map(|(name, _)| *name);
+        thread.or_else(task).map(str::to_owned)
+    }
+
     /// Takes no new connection and finishes the open requests.
     pub(super) async fn close(self) -> Closed {
         self.view.stopping.store(true, Ordering::Relaxed);
