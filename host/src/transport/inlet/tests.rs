@@ -1,3 +1,5 @@
+//! Sockets that fail and are opened again, and interfaces that come and go.
+
 use std::net::Ipv4Addr;
 use std::sync::atomic::AtomicU32;
 

@@ -1,3 +1,5 @@
+//! What is sent, lost and said of it, by sockets of this machine.
+
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
