@@ -1,7 +1,7 @@
 //! `balanced`: whoever is free first, as far as reports and own picks tell. The default.
 //!
-//! It needs no settings, learns how fast targets are, and is made to be no worse than taking turns.
-//! What it goes by depends on what targets report:
+//! Use it unless you know better: it needs no settings, learns how fast targets are, and is made to be
+//! no worse than taking turns. What it goes by depends on what targets report:
 //!
 //! - **Counts** (requests inside, accepted, completed): each target has a *virtual finish time*, when
 //!   it will be done with all that it is known to have. A report sets it, an own pick puts one request

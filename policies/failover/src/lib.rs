@@ -4,7 +4,8 @@
 //! the heaviest first, equals by identity, which is arbitrary but the same on every host and after every
 //! restart: give the primary a higher weight. The first `active` eligible ones share the work: fewest
 //! requests in the target and picks since its report, per weight * slow-start share, equals alike.
-//! When one is not eligible, the next in rank steps in at once.
+//! When one is not eligible, the next in rank steps in at once: what priorities and preemption are to the
+//! routers of VRRP (RFC 5798).
 //!
 //! Settings: `active` (targets that work, 1 to 1,000; default 1). `max_in_flight` (requests per
 //! weight * slow-start share, 0 to 1e9; default 0): when every active target holds as many, the

@@ -1,7 +1,7 @@
 //! `random`: every eligible target is equally likely.
 //!
 //! Use it as the baseline to beat, or when loads say nothing about the work. At utilisation rho a
-//! request takes 1/(1 - rho) service times on average (M/M/1): ten at 0.9, where `p2c` takes less
+//! request takes 1/(1 - rho) service times on average (M/M/1; Kleinrock 1975): ten at 0.9, where `p2c` takes less
 //! than three. No settings. Cost O(1) a pick.
 
 use loadline_sdk::prelude::*;

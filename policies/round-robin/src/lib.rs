@@ -1,5 +1,8 @@
 //! `round-robin`: each eligible target in turn, whatever its load.
 //!
+//! The classical rule: of requests that come at random each of n targets sees every n-th, E_n/M/1
+//! (Kleinrock, "Queueing systems", 1975).
+//!
 //! Use it when targets and requests are alike: it needs no loads at all and spreads more evenly
 //! than `random`. Only the first choice for a request takes a turn: the second best of one is the best of
 //! the next. So a request that excludes the target whose turn it is uses that turn up, and whoever

@@ -2,7 +2,8 @@
 //!
 //! Use it where targets differ and many hosts choose for one pool without knowing of each other:
 //! what is drawn independently never herds. `smooth-weighted` spreads more evenly on one host, `p2c`
-//! uses the loads. A target's chance is its weight * slow-start share; loads do not count.
+//! uses the loads. A target's chance is its weight * slow-start share; loads do not count. The classical
+//! rule: what comes at random stays so for each target (M/M/1).
 //!
 //! No settings, no state. Cost O(log n) a pick, O(n) among candidates.
 
