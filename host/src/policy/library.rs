@@ -335,15 +335,7 @@ impl Library {
         self.show_loading(name, Some(Generation::of(bytes)));
         let module = Module::load(&self.engine(name), form, bytes, steps);
         self.show_loading(name, None);
-        Ok(Kept {
-            module: Arc::new(module?),
-            origin: Origin::BuiltIn,
-            content: Some((form, bytes.into())),
-            signatures: None,
-            vouch: Vouch::BuiltIn,
-            steps: steps.taken(),
-            loaded: Instant::now(),
-        })
+        Ok(Kept::new(module?, form, bytes, steps))
     }
 
     fn show_loading(&mut self, name: &Arc<str>, loading: Option<Generation>) {

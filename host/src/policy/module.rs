@@ -183,7 +183,7 @@ impl Module {
         bytes: &[u8],
         steps: &Steps,
     ) -> Result<Self, ModuleError> {
-        Self::start(engine, form, bytes, steps, || {}).and_then(Loading::wait)
+        Self::start(engine, form, bytes, steps, || {})?.wait()
     }
 
     /// Begins the same; `wake` is called at its end.
@@ -260,13 +260,8 @@ impl Loading {
         Some(self.work.poll()?.map(|pre| Module { generation, pre }))
     }
 
-    /// The same, when it is known.
-    pub(super) fn wait(mut self) -> Result<Module, ModuleError> {
-        self.end()
-    }
-
-    /// The same, to be asked for once.
-    pub(super) fn end(&mut self) -> Result<Module, ModuleError> {
+    /// The same, when it is known; to be asked for once.
+    pub(super) fn wait(&mut self) -> Result<Module, ModuleError> {
         let generation = self.generation;
         self.work.wait().map(|pre| Module { generation, pre })
     }

@@ -49,7 +49,7 @@ impl Library {
         let wake = self.wake.take();
         let mut changed = false;
         if let Some(Compiling { loading, .. }) = &mut self.compiling {
-            let loaded = loading.end();
+            let loaded = loading.wait();
             self.end_of_compiling(loaded);
             changed = true;
         }
@@ -82,17 +82,9 @@ impl Library {
         }
         match loaded {
             Ok(module) => {
-                let steps = file.steps.taken();
-                let kept = Kept {
-                    module: Arc::new(module),
-                    origin: Origin::File(path),
-                    content: Some((form, file.bytes.into())),
-                    signatures: file.signatures,
-                    vouch: file.vouch,
-                    steps,
-                    loaded: Instant::now(),
-                };
-                self.accept(&name, kept);
+                let Content { bytes, signatures, vouch, steps, .. } = file;
+                let (origin, kept) = (Origin::File(path), Kept::new(module, form, &bytes, &steps));
+                self.accept(&name, Kept { origin, signatures, vouch, ..kept });
             }
             Err(error) => self.note_bad(&path, &name, &file, &error),
         }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::super::module::{Form, Generation, Module};
 use super::super::signature::Vouch;
-use super::super::steps::Step;
+use super::super::steps::{Step, Steps};
 
 /// Generations of a name that are kept, the one in use included.
 pub(super) const KEPT_MAX: usize = 5;
@@ -117,6 +117,19 @@ impl Entry {
 }
 
 impl Kept {
+    /// A module of this content, that comes from nowhere else yet.
+    pub(super) fn new(module: Module, form: Form, bytes: &[u8], steps: &Steps) -> Self {
+        Self {
+            module: Arc::new(module),
+            origin: Origin::BuiltIn,
+            content: Some((form, bytes.into())),
+            signatures: None,
+            vouch: Vouch::BuiltIn,
+            steps: steps.taken(),
+            loaded: Instant::now(),
+        }
+    }
+
     /// Whether this is the same content from the same place.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.generation() == other.generation() && self.origin == other.origin
