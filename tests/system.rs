@@ -22,6 +22,7 @@ mod faults;
 mod feedback;
 mod folder;
 mod hostile;
+mod labels;
 mod limits;
 mod live;
 mod logs;

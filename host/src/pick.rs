@@ -9,6 +9,7 @@
 //!
 //! Invariant: with an eligible target in the pool a pick is answered, whatever the policies do.
 
+pub mod constraint;
 pub mod decision;
 pub mod feedback;
 pub mod health;
@@ -29,6 +30,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::policy::{Decider, Kind};
+use constraint::Constraint;
 use decision::{Decision, Decisions};
 use lease::{LEASES_MAX, Lease, Leases};
 use parking_lot::RwLock;
@@ -58,6 +60,8 @@ pub struct PickRequest {
     pub n: usize,
     /// Machines that are not wanted.
     pub exclude: Vec<String>,
+    /// What is wanted of a target's labels.
+    pub constraint: Constraint,
     /// Opens a lease of this length on the picked target; `None`: none.
     pub lease: Option<Duration>,
     /// Remember the targets nearest by load, however large the pool: costs O(n).
@@ -105,7 +109,8 @@ pub enum PickError {
     },
     /// The pool has no eligible target, or none that is not excluded.
     #[error(
-        "no target of pool {pool:?} is eligible: {known} known, {excluded} excluded by the request"
+        "no target of pool {pool:?} is eligible: {known} known, {excluded} excluded by the request{}",
+        .unfit.as_ref().map_or_else(String::new, |unfit| format!(", {unfit}"))
     )]
     NobodyEligible {
         /// The pool.
@@ -114,6 +119,8 @@ pub enum PickError {
         known: usize,
         /// Machines that the request does not want.
         excluded: usize,
+        /// What else it does not want; `None`: it says nothing of labels.
+        unfit: Option<Unfit>,
     },
     /// The strategy cannot be asked, and the pool wants no other answer.
     #[error("the strategy of pool {pool:?} does not serve ({why}), and its on_fault is \"refuse\"")]
@@ -126,6 +133,18 @@ pub enum PickError {
     /// A lease was wanted, and too many are open.
     #[error("no lease can be opened: {LEASES_MAX} are open")]
     LeasesFull,
+}
+
+/// What a request wants of labels, and who has them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{fit} fit where={constraint}")]
+pub struct Unfit {
+    /// As asked.
+    pub constraint: Constraint,
+    /// Targets that fit, eligible or not.
+    pub fit: usize,
+    /// A label that no target of the pool has, and the most similar one that some have.
+    pub unknown: Option<(String, Option<String>)>,
 }
 
 /// Picks a target for one request.
@@ -153,8 +172,9 @@ pub fn pick(pools: &Pools, request: &PickRequest) -> Result<Answer, PickError> {
     pool.count(strategy.is_ok(), targets.is_empty());
     if targets.is_empty() {
         let (known, excluded) = (pool.targets(), request.exclude.len());
+        let unfit = pool.unfit(&request.constraint);
         let pool = pool.name().to_owned();
-        return Err(PickError::NobodyEligible { pool, known, excluded });
+        return Err(PickError::NobodyEligible { pool, known, excluded, unfit });
     }
     let target = targets.remove(0);
     let lease = room.map(|(room, length)| {

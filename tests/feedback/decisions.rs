@@ -42,8 +42,7 @@ async fn a_decision_says_why_that_target() {
         (&json!(1), &json!(true))
     );
     assert!(decision["request"]["key_hash"].is_string());
-    let filtered =
-        json!({"gone_now": 0, "not_ready": 1, "ejected": 1, "excluded": 1, "unknown_load": 1});
+    let filtered = json!({"gone_now": 0, "not_ready": 1, "ejected": 1, "excluded": 1, "labels": 0, "unknown_load": 1});
     assert_eq!(decision["filtered"], filtered);
     assert_eq!((&decision["candidates_complete"], &decision["tied"]), (&json!(true), &json!(1)));
     assert_eq!(candidate(&decision, "a")["why_not"], "excluded by the request");

@@ -16,9 +16,9 @@ use crate::pick::{Answer, PickRequest, Picked, Pools, TARGETS_MAX};
 use crate::policy::{Decider, Kind};
 use crate::report::State;
 
-/// Parameters of the contract whose behaviour comes with sessions and constraints.
-const LATER: [&str; 2] = ["where", "ticket"];
-const KNOWN: &str = "known are pool, key, n, exclude, lease and explain";
+/// A parameter of the contract whose behaviour comes with sessions.
+const LATER: [&str; 1] = ["ticket"];
+const KNOWN: &str = "known are pool, key, n, exclude, where, lease and explain";
 /// Machines one request may exclude: bounds what it can cost.
 const EXCLUDE_MAX: usize = 256;
 
@@ -42,6 +42,13 @@ pub(super) fn pick_request(query: &str) -> Result<PickRequest, ApiError> {
             "exclude" => {
                 let machines = value.split(',').filter(|machine| !machine.is_empty());
                 request.exclude.extend(machines.map(str::to_owned));
+            }
+            "where" => {
+                let term = value.parse().and_then(|term| request.constraint.and(term));
+                term.map_err(|what| {
+                    let hint = "where=zone=a,gpu=h100|a100,tier!=test: all of it must hold of a target's labels";
+                    ApiError::bad_parameter(format!("where={value}: {what}"), hint)
+                })?;
             }
             "lease" => request.lease = Some(lease(&value)?),
             "explain" => {

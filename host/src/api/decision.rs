@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::body::{decode, finite, formula_text, strategy_text};
 use super::error::ApiError;
 use crate::pick::Pools;
-use crate::pick::decision::{self, Candidate, WhyNot};
+use crate::pick::decision::{self, Candidate, Unwanted, WhyNot};
 
 /// Decisions listed where no limit is given, and at most.
 const LIMIT: usize = 20;
@@ -84,6 +84,9 @@ struct Request {
     key_hash: Option<String>,
     n: usize,
     excluded: usize,
+    /// What was wanted of labels.
+    #[serde(rename = "where", skip_serializing_if = "Option::is_none")]
+    labels: Option<Box<str>>,
     lease: bool,
 }
 
@@ -97,6 +100,8 @@ struct Filtered {
     ejected: usize,
     /// Of the candidates.
     excluded: usize,
+    /// Of the candidates: their labels are not what was wanted.
+    labels: usize,
     /// Not filtered: strategies take them last.
     unknown_load: usize,
 }
@@ -140,7 +145,10 @@ impl Decision {
         let age_ms = pools.clock().now_ms().saturating_sub(decision.at_ms);
         let time = SystemTime::now() - Duration::from_millis(age_ms);
         let tally = scene.tally;
-        let is_excluded = |candidate: &&Candidate| candidate.is_excluded;
+        let unwanted = |why| {
+            let is_so = |candidate: &&Candidate| candidate.unwanted == Some(why);
+            scene.candidates.iter().filter(is_so).count()
+        };
         let considered = |(slot, machine, candidate): (u32, Option<&Arc<str>>, &Candidate)| {
             let rank = scene.chosen.iter().position(|chosen| *chosen == slot);
             Considered::of(machine, candidate, rank)
@@ -154,6 +162,7 @@ impl Decision {
                 key_hash: (request.key_hash != 0).then(|| format!("{:016x}", request.key_hash)),
                 n: request.n,
                 excluded: request.excluded,
+                labels: request.constraint.clone(),
                 lease: request.has_lease,
             },
             chosen: scene.chosen.iter().filter_map(|slot| scene.name_of(*slot)).collect(),
@@ -167,7 +176,8 @@ impl Decision {
                 gone_now: None,
                 not_ready: tally.targets - tally.live,
                 ejected: tally.live.saturating_sub(tally.eligible),
-                excluded: scene.candidates.iter().filter(is_excluded).count(),
+                excluded: unwanted(Unwanted::Excluded),
+                labels: unwanted(Unwanted::Labels),
                 unknown_load: tally.unknown,
             },
             panic: scene.is_panic,
@@ -200,7 +210,10 @@ impl Considered {
             Some(WhyNot::NotReady) => Some("not ready".to_owned()),
             Some(WhyNot::Ejected(why)) => Some(format!("ejected: {}", why.name())),
             Some(WhyNot::Returning) => Some("returning".to_owned()),
-            None => candidate.is_excluded.then(|| "excluded by the request".to_owned()),
+            None => candidate.unwanted.map(|unwanted| match unwanted {
+                Unwanted::Excluded => "excluded by the request".to_owned(),
+                Unwanted::Labels => "not wanted by its labels".to_owned(),
+            }),
         };
         Self {
             machine: machine.cloned(),

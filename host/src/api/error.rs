@@ -8,8 +8,8 @@ use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use crate::pick::PickError;
 use crate::pick::feedback::{FeedbackError, Untraced};
+use crate::pick::{PickError, Unfit};
 use crate::policy::WishError;
 use crate::serve::Misled;
 
@@ -194,9 +194,17 @@ impl From<PickError> for ApiError {
                     "no machine offers this pool's service; GET /v1/machines shows who reports",
                 )
             }
+            PickError::NobodyEligible {
+                unfit: Some(Unfit { unknown: Some(unknown), .. }), ..
+            } => {
+                let (label, nearest) = unknown;
+                let near = nearest.map(|near| format!(", did you mean {near:?}?"));
+                let hint = format!("no target has a label {label:?}{}", near.unwrap_or_default());
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "nobody_eligible", message).hint(hint)
+            }
             PickError::NobodyEligible { .. } => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "nobody_eligible", message)
-                    .hint("GET /v1/machines shows their states")
+                    .hint("GET /v1/machines shows their states and labels")
             }
         }
     }

@@ -97,6 +97,16 @@ impl<'p> Section<'p> {
         }
     }
 
+    /// A name; `None`: nothing is written, or "".
+    pub(super) fn name_or_none(&mut self, key: &'static str) -> Option<String> {
+        let name = self.string(key).filter(|name| !name.is_empty())?;
+        if is_name(&name) {
+            return Some(name);
+        }
+        self.wrong(key, &format!("{name:?} is not a name: {NAME_FORM}"));
+        None
+    }
+
     pub(super) fn required_name(&mut self, key: &'static str) -> String {
         self.require(key);
         self.name(key, String::new())

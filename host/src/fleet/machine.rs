@@ -18,6 +18,9 @@ const NAMES_MAX: usize = 64;
 /// table made for them stays good.
 pub type MetricNames = Arc<[Box<str>]>;
 
+/// Free words by their names, shared by whoever shows them or chooses by them; other ones are another list.
+pub type Labels = Arc<[(Box<str>, Box<str>)]>;
+
 /// Values with their names.
 #[derive(Debug, Clone)]
 pub struct Measured {
@@ -47,7 +50,7 @@ pub struct Offered {
     /// Requests open.
     pub in_flight: u32,
     /// Free words; they hide the machine's of the same name.
-    pub labels: Vec<(Box<str>, Box<str>)>,
+    pub labels: Labels,
 }
 
 /// One machine as of its last report.
@@ -80,7 +83,7 @@ pub struct Machine {
     /// What it offers; never empty.
     pub services: Vec<Offered>,
     /// Free words.
-    pub labels: Vec<(Box<str>, Box<str>)>,
+    pub labels: Labels,
     /// Which reports were lost.
     pub loss: Loss,
     /// Silence after which it is gone, in milliseconds.
@@ -135,7 +138,7 @@ impl Machine {
             captured_ms: heard.received_ms,
             metrics: Measured { names: names.set(&[]), values: Vec::new() },
             services: Vec::new(),
-            labels: Vec::new(),
+            labels: Labels::default(),
             loss: Loss::default(),
             patience_ms: 0,
             heard_ms: heard.heard_ms,
@@ -245,7 +248,7 @@ impl Machine {
                 accepted: 0,
                 completed: 0,
                 in_flight: 0,
-                labels: Vec::new(),
+                labels: Labels::default(),
             };
             self.services = services.iter().map(offered).collect();
         }
@@ -277,7 +280,7 @@ impl Machine {
 }
 
 /// Replaces labels, where they are others.
-fn take_labels(known: &mut Vec<(Box<str>, Box<str>)>, reported: &[(&str, &str)]) {
+fn take_labels(known: &mut Labels, reported: &[(&str, &str)]) {
     let same = known.len() == reported.len()
         && known.iter().zip(reported).all(|(a, b)| *a.0 == *b.0 && *a.1 == *b.1);
     if !same {

@@ -8,14 +8,15 @@
 //! to be explained pays for the exact [`ROSTER_MAX`]. Memory is a ring of records, as long as
 //! configured, whose buffers are used again.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
+use super::constraint::TargetLabels;
 use super::health::Why;
 use super::pool::Pool;
+use super::pool::sieve::Sieve;
 use super::table::{ROSTER_MAX, Roster, Row, Table, Tally};
 use crate::policy::Decider;
 
@@ -42,7 +43,7 @@ pub struct Decision {
 }
 
 /// The request of a decision.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Asked {
     /// The client's key as strategies see it, 0: none.
     pub key_hash: u64,
@@ -50,6 +51,8 @@ pub struct Asked {
     pub n: usize,
     /// Machines not wanted.
     pub excluded: usize,
+    /// What was wanted of labels; `None`: nothing.
+    pub constraint: Option<Box<str>>,
     /// Whether it opened a lease.
     pub has_lease: bool,
 }
@@ -110,8 +113,17 @@ pub struct Candidate {
     pub warm: f32,
     /// Why it could not be picked by anybody; `None`: it could.
     pub why_not: Option<WhyNot>,
-    /// The request did not want it.
-    pub is_excluded: bool,
+    /// Why the request did not want it; `None`: it did.
+    pub unwanted: Option<Unwanted>,
+}
+
+/// Why a request does not want a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unwanted {
+    /// It names the machine.
+    Excluded,
+    /// It wants other labels.
+    Labels,
 }
 
 /// Why a target may not be picked.
@@ -126,7 +138,7 @@ pub enum WhyNot {
 }
 
 impl Candidate {
-    fn of(row: &Row, slot: u32, now_ms: u64, is_excluded: bool) -> Self {
+    fn of(row: &Row, slot: u32, now_ms: u64, unwanted: Option<Unwanted>) -> Self {
         let view = row.view(slot, now_ms);
         let why_not = match row.health.ejection {
             _ if view.eligible => None,
@@ -146,7 +158,7 @@ impl Candidate {
             error_rate: view.error_rate,
             warm: view.warm,
             why_not,
-            is_excluded,
+            unwanted,
         }
     }
 }
@@ -154,16 +166,15 @@ impl Candidate {
 /// What of a pool a scene is to hold.
 pub(super) struct Focus<'s> {
     pub(super) chosen: &'s [u32],
-    pub(super) unwanted: &'s HashSet<u32>,
+    pub(super) sieve: &'s Sieve<'s>,
     /// The very nearest ones of a large pool, at O(n).
     pub(super) explain: bool,
     pub(super) now_ms: u64,
 }
 
 impl Focus<'_> {
-    fn candidate(&self, slot: u32, row: &Row) -> Candidate {
-        let is_excluded = !self.unwanted.is_empty() && self.unwanted.contains(&slot);
-        Candidate::of(row, slot, self.now_ms, is_excluded)
+    fn candidate(&self, slot: u32, row: &Row, labels: &TargetLabels) -> Candidate {
+        Candidate::of(row, slot, self.now_ms, self.sieve.drops(slot, labels))
     }
 }
 
@@ -312,7 +323,7 @@ impl Scene {
         let first = self.named().find(|(slot, ..)| Some(slot) == self.chosen.first());
         let Some((_, _, first)) = first else { return 0 };
         let is_tied = |of: &&Candidate| {
-            let could_be = of.why_not.is_none() && !of.is_excluded;
+            let could_be = of.why_not.is_none() && of.unwanted.is_none();
             could_be && of.load.to_bits() == first.load.to_bits()
         };
         self.candidates.iter().filter(is_tied).count()
@@ -327,7 +338,9 @@ impl Scene {
         let Some(roster) = table.roster() else { return self.take_some(table, focus) };
         self.candidates.reserve(roster.len());
         for (slot, _) in &*roster {
-            self.candidates.extend(table.get(*slot).map(|row| focus.candidate(*slot, row)));
+            let row = table.get(*slot);
+            let of = |row| focus.candidate(*slot, row, table.labels(*slot));
+            self.candidates.extend(row.map(of));
         }
         self.roster = Some(roster);
     }
@@ -335,11 +348,12 @@ impl Scene {
     /// Of a large pool: the chosen ones and those nearest to them.
     fn take_some(&mut self, table: &mut Table, focus: &Focus<'_>) {
         for slot in focus.chosen {
-            self.add(*slot, table.get(*slot), focus, Who::named);
+            self.add(table, *slot, focus, Who::named);
         }
         if focus.explain {
             self.take_nearest(table, focus);
         } else {
+            table.want_ranking();
             self.take_near(table, focus);
         }
     }
@@ -350,30 +364,31 @@ impl Scene {
         let others = nearest(table, focus.chosen);
         let others = others.into_iter().filter(|slot| !focus.chosen.contains(slot));
         for slot in others.take(ROSTER_MAX.saturating_sub(focus.chosen.len())) {
-            self.add(slot, table.get(slot), focus, Who::named);
+            self.add(table, slot, focus, Who::named);
         }
     }
 
     /// Those near by the last ranking.
-    fn take_near(&mut self, table: &mut Table, focus: &Focus<'_>) {
+    fn take_near(&mut self, table: &Table, focus: &Focus<'_>) {
         let load = self.candidates.first().map_or(f64::NAN, |chosen| chosen.load);
-        let Some((ranking, rows)) = table.ranking() else { return };
+        let Some(ranking) = table.ranking() else { return };
         self.order_age_ms = Some(ranking.age_ms(focus.now_ms));
         let mut near = [0; 2 * NEIGHBOURS]; // some may be gone
         let others = ranking.near(load).filter(|slot| !focus.chosen.contains(slot));
         let len = near.iter_mut().zip(others).map(|(place, slot)| *place = slot).count();
-        let row = |slot: &u32| Some((*slot, rows.get(*slot as usize)?.as_ref()?));
+        let row = |slot: &u32| Some((*slot, table.get(*slot)?));
         // They are all over the memory: asked for together, they come together.
         near[..NEIGHBOURS.min(len)].iter().filter_map(row).for_each(|(_, row)| row.fetch());
         let near = near[..len].iter().filter_map(row).filter(|(_, row)| ranking.knows(row));
-        for (slot, row) in near.take(NEIGHBOURS) {
-            self.add(slot, Some(row), focus, |row| Who::Identity(row.fresh.identity));
+        for (slot, _) in near.take(NEIGHBOURS) {
+            self.add(table, slot, focus, |row| Who::Identity(row.fresh.identity));
         }
     }
 
-    fn add(&mut self, slot: u32, row: Option<&Row>, focus: &Focus<'_>, who: fn(&Row) -> Who) {
-        self.some.extend(row.map(|row| (slot, who(row))));
-        self.candidates.extend(row.map(|row| focus.candidate(slot, row)));
+    fn add(&mut self, table: &Table, slot: u32, focus: &Focus<'_>, who: fn(&Row) -> Who) {
+        let Some(row) = table.get(slot) else { return };
+        self.some.push((slot, who(row)));
+        self.candidates.push(focus.candidate(slot, row, table.labels(slot)));
     }
 
     /// Names those that are still where they were.

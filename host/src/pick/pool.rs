@@ -8,31 +8,34 @@
 //! is told of reports, [`notes`] what it is told between reports, [`policies`] which policies serve,
 //! [`counts`] how much they were stood in for, [`listen`] what a shadow hears.
 
+mod choice;
 mod counts;
 mod feed;
 mod listen;
 mod notes;
 mod policies;
 mod seat;
+pub(super) mod sieve;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::decision::{Asked, Focus, Scene};
+use super::constraint::Constraint;
+use super::decision::{Asked, Scene};
 use super::health::Ejection;
-use super::native;
 use super::shadow::Shown;
 use super::supply::Event;
 use super::table::{Noted, Row, Table, Tally};
 use super::{PickRequest, Picked, TARGETS_MAX, key_hash};
 use crate::config::{OnFault, PoolConfig};
 use crate::policy::guest::Request;
-use crate::policy::{CallError, Decider, Kind, StrategyGuest};
+use crate::policy::{Decider, Kind};
+use choice::hand_out;
 use counts::Looks;
 pub use counts::{Answers, Counts};
 pub(super) use feed::{HOSTS, Heir, log_restored};
@@ -47,8 +50,6 @@ use seat::{Chair, Seat};
 /// wait, their turn comes, so that strategies which count are exact. Only on a machine so busy that
 /// threads do not run for that long are some answered natively.
 const GUEST_WAIT: Duration = Duration::from_millis(20);
-/// Time after which no further rank is asked for; what was chosen is answered.
-const RANKS_WAIT: Duration = Duration::from_millis(10);
 /// The targets of one service under one formula and one strategy, which may be changed.
 #[derive(Debug)]
 pub struct Pool {
@@ -59,6 +60,8 @@ pub struct Pool {
     /// By kind.
     wanted: Mutex<[Wanted; 2]>,
     on_fault: Mutex<OnFault>,
+    /// The label that names what fails together; locked for moments.
+    failure_domain: Mutex<Option<Arc<str>>>,
     strategy: Chair,
     table: Mutex<Table>,
     /// Something is noted that the guest is to be told before its next pick.
@@ -79,6 +82,7 @@ pub(super) struct Ask<'r> {
     pub(super) request: Request,
     n: usize,
     exclude: &'r [String],
+    constraint: &'r Constraint,
     has_lease: bool,
     explain: bool,
 }
@@ -95,6 +99,7 @@ impl<'r> Ask<'r> {
             },
             n: request.n.clamp(1, TARGETS_MAX),
             exclude: &request.exclude,
+            constraint: &request.constraint,
             has_lease: request.lease.is_some(),
             explain: request.explain,
         }
@@ -103,7 +108,8 @@ impl<'r> Ask<'r> {
     /// What is remembered of it.
     pub(super) fn asked(&self) -> Asked {
         let (key_hash, excluded) = (self.request.key, self.exclude.len());
-        Asked { key_hash, n: self.n, excluded, has_lease: self.has_lease }
+        let constraint = (!self.constraint.is_empty()).then(|| self.constraint.to_string().into());
+        Asked { key_hash, n: self.n, excluded, constraint, has_lease: self.has_lease }
     }
 }
 
@@ -146,6 +152,7 @@ impl Pool {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             wanted: Mutex::new(wanted),
             on_fault: Mutex::new(config.on_fault),
+            failure_domain: Mutex::new(domain(config)),
             strategy: Chair::empty("not loaded yet"),
             table: Mutex::new(table),
             has_news: AtomicBool::new(false),
@@ -158,9 +165,10 @@ impl Pool {
         }
     }
 
-    /// Has another health and another way with faults from now on.
+    /// Has another health, other failure domains and another way with faults from now on.
     pub(super) fn reconfigure(&self, config: &PoolConfig) {
         *self.on_fault.lock() = config.on_fault;
+        *self.failure_domain.lock() = domain(config);
         self.table.lock().configure(config.health.clone());
     }
 
@@ -263,138 +271,10 @@ impl Pool {
         }
         Ok((picked, decider))
     }
-
-    /// The choice without a guest; of ejected targets if there is no other: no request fails for them.
-    pub(super) fn ask_native(&self, ask: &Ask<'_>, scene: &mut Option<Scene>) -> Vec<Picked> {
-        let mut table = self.table.lock();
-        let mut chosen: Vec<u32> = Vec::new();
-        let mut taken = table.slots_of(ask.exclude);
-        while chosen.len() < ask.n {
-            let is_free = |slot: u32| !taken.contains(&slot);
-            let best = native::best(&table, |slot, row| row.eligible && is_free(slot));
-            let any = || native::best(&table, |slot, row| row.is_live() && is_free(slot));
-            let best = if chosen.is_empty() { best.or_else(any) } else { best };
-            let Some(slot) = best else { break };
-            taken.insert(slot);
-            chosen.push(slot);
-        }
-        if let Some(first) = chosen.first() {
-            // A guest that was busy did not count it.
-            table.note(*first, Noted::Now);
-            self.has_news.store(true, Ordering::Release);
-        }
-        hand_out(&mut table, &chosen, ask, true, scene)
-    }
-
-    /// Asks the guest for `n` different targets, best first. What was chosen before a fault is good.
-    fn choose(
-        &self,
-        guest: &mut StrategyGuest,
-        ask: &Ask<'_>,
-        chosen: &mut Vec<u32>,
-    ) -> Result<(), CallError> {
-        let start = Instant::now();
-        let unwanted = match ask.exclude {
-            [] => HashSet::new(),
-            machines => self.table.lock().slots_of(machines),
-        };
-        let mut uncounted = Vec::new(); // the guest takes them for picked, and they are not
-        if let Some(slot) = guest.pick(ask.request)? {
-            self.check(slot).map_err(|what| guest.nonsense("pick", what))?;
-            if unwanted.contains(&slot) {
-                uncounted.push(slot);
-            } else {
-                chosen.push(slot);
-            }
-        }
-        if chosen.len() == ask.n || (ask.n == 1 && unwanted.is_empty()) {
-            return self.correct(guest, &uncounted, ask.request.now_ms);
-        }
-        let mut candidates = self.candidates(|slot| unwanted.contains(&slot));
-        while chosen.len() < ask.n && start.elapsed() < RANKS_WAIT {
-            candidates.retain(|slot| chosen.last() != Some(slot));
-            if candidates.is_empty() {
-                break;
-            }
-            let Some(slot) = guest.pick_among(ask.request, &candidates)? else { break };
-            if !candidates.contains(&slot) {
-                let what = format!("slot {slot} is not one of the candidates");
-                return Err(guest.nonsense("pick-among", what));
-            }
-            if !chosen.is_empty() {
-                uncounted.push(slot);
-            }
-            chosen.push(slot);
-        }
-        self.correct(guest, &uncounted, ask.request.now_ms)
-    }
-
-    /// Whether the guest may answer this slot.
-    fn check(&self, slot: u32) -> Result<(), String> {
-        let table = self.table.lock();
-        let row = table.get(slot).ok_or_else(|| format!("slot {slot} holds no target"))?;
-        if row.eligible {
-            return Ok(());
-        }
-        Err(format!("slot {slot} is {} and may not be picked", row.named.machine))
-    }
-
-    fn candidates(&self, is_unwanted: impl Fn(u32) -> bool) -> Vec<u32> {
-        let table = self.table.lock();
-        let wanted = |(slot, row): &(u32, &Row)| row.eligible && !is_unwanted(*slot);
-        table.rows().filter(wanted).map(|(slot, _)| slot).collect()
-    }
-
-    /// Whether there is somebody to answer with, at worst a target that is ejected.
-    fn has_candidate(&self, ask: &Ask<'_>) -> bool {
-        let table = self.table.lock();
-        if table.tally().live == 0 {
-            return false;
-        }
-        let unwanted = table.slots_of(ask.exclude);
-        table.rows().any(|(slot, row)| row.is_live() && !unwanted.contains(&slot))
-    }
-
-    /// Tells the guest the true state of targets that it believes picked.
-    fn correct(
-        &self,
-        guest: &mut StrategyGuest,
-        slots: &[u32],
-        now_ms: u64,
-    ) -> Result<(), CallError> {
-        if slots.is_empty() {
-            return Ok(());
-        }
-        let views: Vec<_> = {
-            let table = self.table.lock();
-            slots.iter().filter_map(|slot| table.view(*slot, now_ms)).collect()
-        };
-        guest.update(now_ms, HOSTS, &views)
-    }
 }
 
-/// Counts the first as picked, reads all from the table and keeps what was seen.
-fn hand_out(
-    table: &mut Table,
-    chosen: &[u32],
-    ask: &Ask<'_>,
-    is_native: bool,
-    scene: &mut Option<Scene>,
-) -> Vec<Picked> {
-    let Some(first) = chosen.first() else { return Vec::new() };
-    let now_ms = ask.request.now_ms;
-    if let Some(scene) = scene {
-        let unwanted = &match ask.exclude {
-            [] => HashSet::new(),
-            machines => table.slots_of(machines),
-        };
-        scene.take(table, &Focus { chosen, unwanted, explain: ask.explain, now_ms });
-    }
-    table.count_pick(*first, ask.has_lease, now_ms);
-    // A shadow is asked for the first choice; what is left out it cannot know.
-    let request = ask.exclude.is_empty().then_some(ask.request);
-    table.hear_pick(*first, is_native, now_ms, request);
-    chosen.iter().filter_map(|slot| table.get(*slot).map(Picked::of)).collect()
+fn domain(config: &PoolConfig) -> Option<Arc<str>> {
+    config.failure_domain.as_deref().map(Arc::from)
 }
 
 impl TargetStatus {
@@ -413,16 +293,6 @@ impl TargetStatus {
             ejection: row.health.ejection,
             warm: row.health.warm(now_ms),
             missing: row.fresh.missing.clone(),
-        }
-    }
-}
-
-impl Picked {
-    fn of(row: &Row) -> Self {
-        Self {
-            machine: Arc::clone(&row.named.machine),
-            address: Arc::clone(&row.named.address),
-            load: row.fresh.load,
         }
     }
 }

@@ -13,9 +13,10 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
+use super::constraint::TargetLabels;
 use super::key_hash;
 use super::pool::{Heir, Pool, log_restored};
-use super::table::{Fresh, Named, PART_ROWS};
+use super::table::{Card, Fresh, Named, PART_ROWS};
 use crate::fleet::{Fleet, Machine, MachineId, Offered};
 use crate::policy::{CallError, FormulaGuest, Kind};
 use crate::telemetry::Quiet;
@@ -55,7 +56,7 @@ struct Scored {
     last_good: f64,
     identity: u64,
     /// As its row has it; `None`: there is none yet.
-    named: Option<Named>,
+    card: Option<Card>,
 }
 
 /// Targets on their way to a load.
@@ -182,13 +183,13 @@ impl Scorer {
                         columns: None,
                         last_good: f64::NAN,
                         identity: identity(&machine.name, &service.name),
-                        named: None,
+                        card: None,
                     };
                     let scored = self.targets[slot as usize].get_or_insert_with(new);
                     let (columns, inputs) = (&mut scored.columns, &mut self.inputs);
                     let fresh = batch.add(slot, machine, service, columns, inputs);
                     fresh.identity = scored.identity;
-                    fresh.named = scored.renamed(machine, service);
+                    fresh.card = scored.renamed(machine, service);
                 }
                 None => left.extend(self.slots.take(*id)),
             }
@@ -295,8 +296,8 @@ impl Scorer {
             for metric in &fresh.missing {
                 if self.quiet.may(Arc::clone(metric)) {
                     let scored = self.targets[*slot as usize].as_ref();
-                    let named = scored.and_then(|scored| scored.named.as_ref());
-                    let machine = named.map_or("", |named| &named.machine);
+                    let card = scored.and_then(|scored| scored.card.as_ref());
+                    let machine = card.map_or("", |card| &card.named.machine);
                     let (pool, formula) = (self.pool.name(), self.pool.policy_name(Kind::Formula));
                     tracing::warn!(
                         pool, %formula, %metric, %machine,
@@ -332,17 +333,23 @@ impl Scorer {
 impl Scored {
     /// Who it is, if its row does not know that yet. Asked for with every report: where nothing is new
     /// no count of an [`Arc`] is touched.
-    fn renamed(&mut self, machine: &Machine, service: &Offered) -> Option<Box<Named>> {
-        let is_known = |named: &Named| {
+    fn renamed(&mut self, machine: &Machine, service: &Offered) -> Option<Box<Card>> {
+        let is_known = |Card { named, labels }: &Card| {
             Arc::ptr_eq(&named.machine, &machine.name)
                 && Arc::ptr_eq(&named.address, &service.address)
+                && Arc::ptr_eq(&labels.machine, &machine.labels)
+                && Arc::ptr_eq(&labels.service, &service.labels)
         };
-        if self.named.as_ref().is_some_and(is_known) {
+        if self.card.as_ref().is_some_and(is_known) {
             return None;
         }
-        let (machine, address) = (Arc::clone(&machine.name), Arc::clone(&service.address));
-        let named = self.named.insert(Named { machine, address });
-        Some(Box::new(named.clone()))
+        let named =
+            Named { machine: Arc::clone(&machine.name), address: Arc::clone(&service.address) };
+        let labels = TargetLabels {
+            service: Arc::clone(&service.labels),
+            machine: Arc::clone(&machine.labels),
+        };
+        Some(Box::new(self.card.insert(Card { named, labels }).clone()))
     }
 }
 
@@ -364,7 +371,7 @@ impl Batch {
             self.values.truncate(start);
         }
         let fresh = Fresh {
-            named: None,
+            card: None,
             load: f64::NAN,
             // Two good weights can make none.
             weight: (machine.weight * service.weight).clamp(f64::MIN_POSITIVE, f64::MAX),

@@ -12,8 +12,9 @@ mod ranking;
 pub(super) mod tap;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
+use super::constraint::TargetLabels;
 use super::health::Health;
 use super::usage::Usage;
 use crate::config::HealthConfig;
@@ -35,11 +36,18 @@ pub(super) struct Named {
     pub(super) address: Arc<str>,
 }
 
+/// Who a target is, and what it is called by its owner.
+#[derive(Debug, Clone)]
+pub(super) struct Card {
+    pub(super) named: Named,
+    pub(super) labels: TargetLabels,
+}
+
 /// What is written to a row.
 #[derive(Debug, Clone)]
 pub(super) struct Fresh {
     /// `None`: as the row has it.
-    pub(super) named: Option<Box<Named>>,
+    pub(super) card: Option<Box<Card>>,
     /// NaN: not known.
     pub(super) load: f64,
     pub(super) weight: f64,
@@ -60,7 +68,7 @@ pub(super) struct Fresh {
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     pub(super) named: Named,
-    /// Its own `named` is `None`.
+    /// Its own `card` is `None`.
     pub(super) fresh: Fresh,
     /// Whether it may be picked. What the guest believes: written only where the guest is told.
     pub(super) eligible: bool,
@@ -115,6 +123,8 @@ pub struct Tally {
 #[derive(Debug, Default)]
 pub(super) struct Table {
     rows: Vec<Option<Row>>,
+    /// Of the rows, apart from them: few picks look at labels, and rows are to be small.
+    labels: Vec<TargetLabels>,
     by_machine: HashMap<Arc<str>, u32>,
     version: u64,
     tally: Tally,
@@ -146,8 +156,12 @@ impl Table {
         let index = slot as usize;
         if self.rows.len() <= index {
             self.rows.resize_with(index + 1, || None);
+            self.labels.resize_with(index + 1, TargetLabels::default);
         }
-        let named = fresh.named.take().map(|named| *named);
+        let (named, labels) = fresh.card.take().map(|card| (card.named, card.labels)).unzip();
+        if let Some(labels) = labels {
+            self.labels[index] = labels;
+        }
         let is_same = |row: &Row| named.as_ref().is_none_or(|n| n.machine == row.named.machine);
         let known = self.get(slot).map(|row| (is_same(row), row.is_live()));
         let was_live = match (known, &named) {
@@ -227,6 +241,12 @@ impl Table {
 
     pub(super) fn get(&self, slot: u32) -> Option<&Row> {
         self.rows.get(slot as usize)?.as_ref()
+    }
+
+    /// Of the target in this slot.
+    pub(super) fn labels(&self, slot: u32) -> &TargetLabels {
+        static NONE: LazyLock<TargetLabels> = LazyLock::new(TargetLabels::default);
+        self.labels.get(slot as usize).unwrap_or(&NONE)
     }
 
     pub(super) fn rows(&self) -> impl Iterator<Item = (u32, &Row)> {
@@ -405,7 +425,7 @@ impl Fresh {
     pub(super) fn of(machine: String, load: f64) -> Self {
         let named = Named { machine: machine.into(), address: "10.0.0.1".into() };
         Self {
-            named: Some(Box::new(named)),
+            card: Some(Box::new(Card { named, labels: TargetLabels::default() })),
             load,
             weight: 1.0,
             in_flight: 0,

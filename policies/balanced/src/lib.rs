@@ -121,7 +121,10 @@ impl Strategy for Balanced {
     fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
         let now_ms = request.now_ms as f64;
         self.now_ms = now_ms;
-        let slot = if fleet.is_limited() {
+        let slot = if fleet.is_drawn() && self.way == Way::Turns {
+            let share = |slot| self.known.get(slot).map_or(0.0, |known| known.turn.share());
+            fleet.eligible().random_by(request.random, share)?
+        } else if fleet.is_limited() {
             let key =
                 |slot: Slot| self.known.get(slot).map_or(f64::INFINITY, |k| self.key(k, now_ms));
             let slots = fleet.eligible().iter().map(|candidate| candidate.slot);

@@ -96,7 +96,8 @@ impl Turn {
         self.corrected = (self.corrected * (1.0 - slower)).clamp(WEIGHT_RANGE.0, WEIGHT_RANGE.1);
     }
 
-    fn share(&self) -> f64 {
+    /// Of all picks, relative to the others' shares.
+    pub(crate) fn share(&self) -> f64 {
         self.weight * self.corrected
     }
 }

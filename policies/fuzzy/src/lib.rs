@@ -19,7 +19,7 @@
 use std::iter;
 
 use loadline_sdk::index::WeightedDraw;
-use loadline_sdk::{prelude::*, settings};
+use loadline_sdk::{math, prelude::*, settings};
 use serde::Deserialize;
 
 /// The strategy.
@@ -68,10 +68,14 @@ impl Strategy for Fuzzy {
         slots.iter().for_each(|slot| self.known.set(*slot, f64::NAN));
     }
 
-    fn pick(&mut self, fleet: &Fleet, _request: &Request) -> Option<Slot> {
+    fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
         let eligible = fleet.eligible();
         let limit = self.average(fleet) + self.threshold / eligible.len() as f64;
-        let first = eligible.after(self.last)?;
+        let first = if fleet.is_drawn() {
+            eligible.random(math::halves(request.random).0)?
+        } else {
+            eligible.after(self.last)?
+        };
         let after = |candidate: &&Candidate| eligible.after(Some(candidate.slot));
         let mut round = iter::successors(Some(first), after).take(eligible.len());
         let light = round.find(|target| target.load.is_nan() || target.load <= limit);

@@ -6,9 +6,11 @@
 //! Use it when targets and requests are alike: it needs no loads at all and spreads more evenly
 //! than `random`. Only the first choice for a request takes a turn: the second best of one is the best of
 //! the next. So a request that excludes the target whose turn it is uses that turn up, and whoever
-//! answers it keeps its own. The place in the round is carried over a reload. No settings. Cost O(1) a
+//! answers it keeps its own. A request that only targets of some labels may answer is answered by a random
+//! one of them. The place in the round is carried over a reload. No settings. Cost O(1) a
 //! pick where most targets are eligible, O(n) at worst.
 
+use loadline_sdk::math;
 use loadline_sdk::prelude::*;
 
 /// The strategy.
@@ -18,7 +20,10 @@ pub struct RoundRobin {
 }
 
 impl Strategy for RoundRobin {
-    fn pick(&mut self, fleet: &Fleet, _request: &Request) -> Option<Slot> {
+    fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
+        if fleet.is_drawn() {
+            return Some(fleet.eligible().random(math::halves(request.random).0)?.slot);
+        }
         let next = fleet.eligible().after(self.last)?.slot;
         if !fleet.is_limited() {
             self.last = Some(next);

@@ -50,7 +50,10 @@ impl Strategy for SmoothWeighted {
         slots.iter().for_each(|slot| self.due.remove(*slot));
     }
 
-    fn pick(&mut self, fleet: &Fleet, _request: &Request) -> Option<Slot> {
+    fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
+        if fleet.is_drawn() {
+            return fleet.eligible().random_by(request.random, |slot| 1.0 / self.stride(slot));
+        }
         if fleet.is_limited() {
             let due = |slot: &Slot| self.due.get(*slot).unwrap_or(f64::INFINITY);
             let slots = fleet.eligible().iter().map(|candidate| candidate.slot);

@@ -189,6 +189,8 @@ pub struct Fleet {
     eligible: Vec<Candidate>,
     position: Vec<u32>,
     among: Option<Vec<Candidate>>,
+    /// Something was chosen for this request before: the next best is asked for.
+    pub(crate) is_further: bool,
     hosts: u32,
     now_ms: u64,
     /// How many targets are not warm.
@@ -237,6 +239,13 @@ impl Fleet {
     #[must_use]
     pub fn is_limited(&self) -> bool {
         self.among.is_some()
+    }
+
+    /// The first choice of a request that not every target may answer, for its labels. Strategies that go
+    /// by turns draw then: whose turn it is among all says nothing fair about some, whoever they are.
+    #[must_use]
+    pub fn is_drawn(&self) -> bool {
+        self.is_limited() && !self.is_further
     }
 
     /// No target is in its slow start: nobody needs to look.
@@ -376,6 +385,18 @@ impl<'a> Eligible<'a> {
     #[must_use]
     pub fn random(&self, draw: u32) -> Option<&'a Candidate> {
         self.at(scale(draw, self.len()))
+    }
+
+    /// One drawn in proportion to weights, which are finite and not negative. Cost O(n).
+    #[must_use]
+    pub fn random_by(&self, random: u64, weight: impl Fn(Slot) -> f64) -> Option<Slot> {
+        let weights = || self.iter().map(|known| (known.slot, weight(known.slot)));
+        let mut left = math::unit(random) * weights().map(|(_, weight)| weight).sum::<f64>();
+        let drawn = weights().find(|(_, weight)| {
+            left -= weight;
+            left < 0.0
+        });
+        drawn.or_else(|| weights().next_back()).map(|(slot, _)| slot)
     }
 
     /// Two different ones, uniformly drawn; twice the same where there is only one. Cost O(1).

@@ -78,6 +78,8 @@ pub struct StrategyRunner<S> {
     strategy: S,
     fleet: Fleet,
     changed: Vec<Slot>,
+    /// Random bits of the request that was asked for last: they tell one from another.
+    asked: Option<u64>,
 }
 
 impl<S: Strategy> StrategyRunner<S> {
@@ -115,6 +117,8 @@ impl<S: Strategy> StrategyRunner<S> {
 
     /// One pick, counted as one more of its target's `picks`.
     pub fn pick(&mut self, request: &Request) -> Option<Slot> {
+        self.fleet.is_further = false;
+        self.asked = Some(request.random);
         let slot = self.strategy.pick(&self.fleet, request)?;
         self.fleet.count_pick(slot);
         Some(slot)
@@ -122,6 +126,7 @@ impl<S: Strategy> StrategyRunner<S> {
 
     /// One pick out of `candidates`, counted likewise.
     pub fn pick_among(&mut self, request: &Request, candidates: Vec<Slot>) -> Option<Slot> {
+        self.fleet.is_further = self.asked.replace(request.random) == Some(request.random);
         let Self { strategy, fleet, .. } = self;
         let slot = fleet.limited_to(candidates, |fleet| strategy.pick(fleet, request))?;
         self.fleet.count_pick(slot);

@@ -83,9 +83,19 @@ impl<S: Strategy> StrategyHost<S> {
         self.runner.pick(&request)
     }
 
-    /// Picks for such a request among these slots.
+    /// The next best among these slots, for the request that was picked for last.
     pub fn pick_among(&mut self, slots: &[u32]) -> Option<Slot> {
-        let request = self.request();
+        self.pick_out(slots, self.random)
+    }
+
+    /// Picks for such a request that only these slots may answer.
+    pub fn pick_only(&mut self, slots: &[u32]) -> Option<Slot> {
+        let random = self.request().random;
+        self.pick_out(slots, random)
+    }
+
+    fn pick_out(&mut self, slots: &[u32], random: u64) -> Option<Slot> {
+        let request = Request { key: 0, class: 0, cost: 1.0, now_ms: self.now_ms, random };
         self.runner.pick_among(&request, slots.iter().copied().map(Slot).collect())
     }
 

@@ -72,10 +72,14 @@ impl Table {
         self.rankings.spare = spare;
     }
 
-    /// The last ranking, if there is one; it is kept fresh while it is asked for.
-    pub(in crate::pick) fn ranking(&mut self) -> Option<(&Ranking, &[Option<Row>])> {
+    /// Has the ranking kept fresh.
+    pub(in crate::pick) fn want_ranking(&mut self) {
         self.rankings.is_read = true;
-        Some((self.rankings.last.as_ref()?, &self.rows))
+    }
+
+    /// The last ranking, if there is one.
+    pub(in crate::pick) fn ranking(&self) -> Option<&Ranking> {
+        self.rankings.last.as_ref()
     }
 }
 
@@ -145,7 +149,7 @@ mod tests {
 
     #[track_caller]
     fn check_near(table: &mut Table, load: f64, expected: &[u32]) {
-        let (ranking, _) = table.ranking().expect("it was made");
+        let ranking = table.ranking().expect("it was made");
         let near: Vec<_> = ranking.near(load).take(expected.len()).collect();
         assert_eq!(near, expected, "near {load}");
     }
@@ -158,7 +162,7 @@ mod tests {
         check_near(&mut table, 99.7, &[100, 99, 101, 98]);
         check_near(&mut table, 0.0, &[0, 1, 2, 3]);
         check_near(&mut table, 1e9, &[299, 298, 297]);
-        let (ranking, _) = table.ranking().expect("it was made");
+        let ranking = table.ranking().expect("it was made");
         assert_eq!(ranking.near(7.0).count(), 300, "every one once");
     }
 
@@ -175,7 +179,7 @@ mod tests {
         check_near(&mut table, 20.0, &[3, 7, 20, 50, 21, 19]);
         check_near(&mut table, 59.0, &[59, 58]);
         check_near(&mut table, f64::NAN, &[4, 8, 59, 58]);
-        let (ranking, _) = table.ranking().expect("it was made");
+        let ranking = table.ranking().expect("it was made");
         assert_eq!(ranking.near(0.0).skip(58).collect::<Vec<_>>(), [4, 8]);
     }
 
@@ -186,8 +190,8 @@ mod tests {
         table.remove(9);
         table.put(10, Fresh::of("another".to_owned(), 10.0), 0);
         put(&mut table, 11, 99.0); // the same one
-        let (ranking, rows) = table.ranking().expect("it was made");
-        let knows = |slot: usize| rows[slot].as_ref().map(|row| ranking.knows(row));
+        let ranking = table.ranking().expect("it was made");
+        let knows = |slot| table.get(slot).map(|row| ranking.knows(row));
         assert_eq!([8, 9, 10, 11].map(knows), [Some(true), None, Some(false), Some(true)]);
     }
 
@@ -200,10 +204,10 @@ mod tests {
         assert!(!rank(&mut table, IDLE_MS - 1));
         assert!(rank(&mut table, IDLE_MS));
         put(&mut table, 0, 6.0);
-        assert!(table.ranking().is_some());
+        table.want_ranking();
         assert!(!rank(&mut table, IDLE_MS + READ_MS - 1));
         assert!(rank(&mut table, IDLE_MS + READ_MS));
-        let (ranking, _) = table.ranking().expect("it was made");
+        let ranking = table.ranking().expect("it was made");
         assert_eq!(ranking.age_ms(IDLE_MS + READ_MS + 7), 7);
         table.remove(0);
         assert!(!rank(&mut table, 99_999) && table.ranking().is_none(), "fifty are few");
