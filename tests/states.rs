@@ -106,3 +106,27 @@ fn service_that_is_disabled_leaves_its_pools_and_the_last_one_is_no_default_serv
     host.until_served(&["web", "mail"]);
     assert_eq!(host.process.end("-TERM"), Some(0));
 }
+
+/// An agent alone has no API: its reports say it.
+#[test]
+fn configuration_that_is_refused_is_told_by_the_agents_reports() {
+    let host = Changing::start();
+    host.until_served(&["web", "mail"]);
+    let until_label = |wanted: Value| {
+        let begin = std::time::Instant::now();
+        while host.machine()["labels"]["loadline.config"] != wanted {
+            assert!(begin.elapsed() < crate::support::PATIENCE, "{:#}", host.machine());
+        }
+        let (_, metrics) = get(&format!("{}/metrics", host.url), "");
+        let count = u32::from(!wanted.is_null());
+        assert!(
+            metrics.contains(&format!("loadline_machines_misconfigured {count}\n")),
+            "{metrics}"
+        );
+    };
+    host.save(&CONFIG.replace("\"50ms\"", "\"often\""));
+    until_label("refused".into());
+    host.save(CONFIG);
+    until_label(Value::Null);
+    assert_eq!(host.process.end("-TERM"), Some(0));
+}

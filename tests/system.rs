@@ -34,6 +34,7 @@ mod process;
 mod reach;
 mod regressions;
 mod reload;
+mod replicas;
 mod schedule;
 mod settings;
 mod signing;

@@ -14,6 +14,7 @@ mod heritage;
 mod meter;
 #[cfg(feature = "agent")]
 mod push;
+mod say;
 mod source;
 mod tally;
 mod window;
@@ -23,11 +24,8 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use crate::clock::wall_ms;
-use crate::config::{AgentConfig, MetricConfig, ServiceConfig};
-use crate::report::{
-    FRAME_BYTES_MAX, Keyring, METRICS_MAX, Metrics, Report, SERVICES_MAX, Service, State, fit,
-};
+use crate::config::{AgentConfig, ConfigState, MetricConfig};
+use crate::report::{Keyring, State};
 use crate::telemetry::Quiet;
 use account::Account;
 pub use account::Standing;
@@ -35,7 +33,7 @@ pub use drive::run;
 pub use heritage::{Heritage, Succession};
 use meter::Meter;
 pub use source::Reading;
-use tally::{Counts, Tally};
+use tally::Tally;
 
 /// A step that comes later than this means that the process was held up.
 const STALL: Duration = Duration::from_secs(1);
@@ -45,6 +43,8 @@ pub struct Agent {
     config: AgentConfig,
     /// What it says of the machine.
     state: watch::Receiver<State>,
+    /// What there is to say of its configuration.
+    known: ConfigState,
     farm: String,
     keyring: Keyring,
     boot: u64,
@@ -57,6 +57,8 @@ pub struct Agent {
     waiting_since: Option<Instant>,
     next_report: Instant,
     needs_answers: bool,
+    /// Machines of an agent before that are none of this one's, and how often that is still said.
+    farewells: Vec<(String, u32)>,
     /// What the log knows of the answers.
     answered: Option<bool>,
     quiet: Quiet<&'static str>,
@@ -110,10 +112,14 @@ impl Agent {
         boot: u64,
         now: Instant,
     ) -> Self {
-        let meter = |metric, service| Meter::new(metric, service, config.interval);
+        let meter = |metric: &MetricConfig, service: Option<&str>| {
+            Meter::new(metric, service, config.interval)
+        };
         let of_machine = config.metrics.iter().map(|metric| meter(metric, None));
         let of_services = config.services.iter().flat_map(|service| {
-            service.offer.metrics.iter().map(|metric| meter(metric, Some(&service.name)))
+            let id = service.id();
+            let own = service.offer.metrics.iter().map(|metric| meter(metric, Some(&id)));
+            own.collect::<Vec<_>>()
         });
         let meters = of_machine.chain(of_services).collect();
         let tallies = tally::tallies(&config);
@@ -121,6 +127,7 @@ impl Agent {
         Self {
             config,
             state,
+            known: ConfigState::default(),
             farm,
             keyring,
             boot,
@@ -130,6 +137,7 @@ impl Agent {
             waiting_since: Some(now),
             next_report: now,
             needs_answers: false,
+            farewells: Vec::new(),
             answered: None,
             quiet: Quiet::default(),
         }
@@ -140,6 +148,14 @@ impl Agent {
     #[must_use]
     pub fn in_state(mut self, state: watch::Receiver<State>) -> Self {
         self.state = state;
+        self
+    }
+
+    /// Says in its reports what is wrong with the newest configuration, because many an agent has nobody
+    /// who reads its log.
+    #[must_use]
+    pub fn telling_of(mut self, known: ConfigState) -> Self {
+        self.known = known;
         self
     }
 
@@ -206,22 +222,22 @@ impl Agent {
         }
     }
 
-    /// Makes the report, if it is due.
-    pub fn step(&mut self, now: Instant) -> Option<Vec<u8>> {
+    /// Makes the frames of the report, if it is due; else none.
+    pub fn step(&mut self, now: Instant) -> Vec<Vec<u8>> {
         self.notice_pause(now);
         if !self.is_settled(now) {
-            return None;
+            return Vec::new();
         }
         self.waiting_since = None;
         if now < self.next_report {
-            return None;
+            return Vec::new();
         }
         self.next_report = following(self.next_report, self.config.interval, now);
         if self.needs_answers && !self.check_answers() {
-            return None; // silence says it: hosts count it as gone
+            return Vec::new(); // silence says it: hosts count it as gone
         }
         let state = *self.state.borrow();
-        self.frame(state, now)
+        self.frames(state, now)
     }
 
     /// Whether a report of use could leave now.
@@ -235,9 +251,9 @@ impl Agent {
         self.waiting_since.is_none_or(is_settled)
     }
 
-    /// The last report: hosts take the machine out at once. `None` when there was no report yet.
-    pub fn leave(&mut self, now: Instant) -> Option<Vec<u8>> {
-        if self.seq == 0 { None } else { self.frame(State::Leaving, now) }
+    /// The last report: hosts take the machine out at once. No frame when there was no report yet.
+    pub fn leave(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        if self.seq == 0 { Vec::new() } else { self.frames(State::Leaving, now) }
     }
 
     /// After a pause of this process: what is too old by now is waited for, as at the start.
@@ -279,85 +295,12 @@ impl Agent {
         let tallies = self.tallies.iter().flatten().map(Tally::account);
         self.meters.iter().map(Meter::account).chain(tallies)
     }
-
-    fn frame(&mut self, state: State, now: Instant) -> Option<Vec<u8>> {
-        self.seq += 1;
-        let values: Vec<_> = self.meters.iter_mut().map(|meter| meter.value(now)).collect();
-        let counts = Counts::of(&mut self.tallies, now);
-        let fitted = fit::encode(self.report(state, &values, &counts), &self.keyring);
-        let fitted =
-            fitted.inspect_err(|error| tracing::error!(%error, "cannot encode this report"));
-        let (frame, left_out) = fitted.ok()?;
-        if !left_out.is_nothing() && self.quiet.may("too large") {
-            let (metrics, services) = (left_out.metrics, left_out.services);
-            tracing::warn!(
-                metrics,
-                services,
-                "the report is too large, these were left out: it holds {METRICS_MAX} metrics of the \
-                 machine and of each service, {SERVICES_MAX} services, {FRAME_BYTES_MAX} bytes"
-            );
-        }
-        Some(frame)
-    }
-
-    fn report(&self, state: State, values: &[f64], counts: &[Counts]) -> Report<'_> {
-        let (of_machine, mut rest) = values.split_at(self.config.metrics.len());
-        let services = &self.config.services;
-        // A report that names none offers the default one.
-        let is_nothing = !services.is_empty() && !services.iter().any(|service| service.enabled);
-        let state = match state {
-            State::Ready | State::Draining if is_nothing => State::Stopped,
-            state => state,
-        };
-        let services = services.iter().zip(counts);
-        Report {
-            farm: &self.farm,
-            machine: &self.config.machine,
-            boot: self.boot,
-            seq: self.seq,
-            interval_ms: u32::try_from(self.config.interval.as_millis()).unwrap_or(u32::MAX),
-            delay_ms: 0, // captured and sent in one step
-            state,
-            weight: self.config.weight,
-            metrics: named(&self.config.metrics, of_machine),
-            services: services
-                .filter_map(|(service, counts)| {
-                    let (own, others) = rest.split_at(service.offer.metrics.len());
-                    rest = others;
-                    (service.enabled || is_nothing).then(|| counts.put(offered(service, own)))
-                })
-                .collect(),
-            labels: self.config.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
-            // Unsigned reports say nothing that nobody can trust.
-            sent_ms: if self.keyring.signing_id() == 0 { 0 } else { wall_ms() },
-            hops: 0,
-        }
-    }
 }
 
 /// Every metric of an agent, in the order of [`Place::Meter`].
 fn all_metrics(config: &AgentConfig) -> impl Iterator<Item = &MetricConfig> {
     let of_services = config.services.iter().flat_map(|service| &service.offer.metrics);
     config.metrics.iter().chain(of_services)
-}
-
-fn named<'a>(metrics: &'a [MetricConfig], values: &[f64]) -> Metrics<'a> {
-    Metrics {
-        names: metrics.iter().map(|metric| metric.name.as_str()).collect(),
-        values: values.to_vec(),
-    }
-}
-
-fn offered<'a>(service: &'a ServiceConfig, values: &[f64]) -> Service<'a> {
-    let ServiceConfig { name, offer, .. } = service;
-    Service {
-        name,
-        address: &offer.address,
-        weight: offer.weight,
-        metrics: named(&offer.metrics, values),
-        labels: offer.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
-        ..Service::implied()
-    }
 }
 
 /// The next time of a fixed beat after `now`: what was missed is left out.

@@ -389,8 +389,13 @@ impl Config {
             if let Some(name) = twice(agent.metrics.iter().map(|metric| &metric.name)) {
                 report("agent.metric".to_owned(), format!("two metrics are named {name:?}"));
             }
-            if let Some(name) = twice(agent.services.iter().map(|service| &service.name)) {
-                report("agent.service".to_owned(), format!("two services are named {name:?}"));
+            let of = |service: &ServiceConfig| (service.name.clone(), service.replica.clone());
+            let services: Vec<_> = agent.services.iter().map(of).collect();
+            if let Some((name, _)) = twice(services.iter()) {
+                let what = format!(
+                    "two services are named {name:?}: if they are replicas, give each a replica = \"…\" of its own"
+                );
+                report("agent.service".to_owned(), what);
             }
         }
         if let Some(id) = twice(self.reports.keys.iter().map(|key| key.id)) {

@@ -175,14 +175,7 @@ fn push(
     let services = report.services.iter().zip(&addresses);
     let services =
         services.map(|(service, address)| Service { address, ..service.clone() }).collect();
-    let mut report = Report { services, ..report.clone() };
-    let mut left_out = LeftOut::default();
-    loop {
-        match packer.push(&report) {
-            Err(WireError::TooLong) if fit::cut(&mut report, &mut left_out) => {}
-            pushed => return pushed.map(|()| left_out),
-        }
-    }
+    fit::push(packer, Report { services, ..report.clone() })
 }
 
 #[cfg(test)]
@@ -242,7 +235,9 @@ mod tests {
         let services = services.iter().map(|name| service(name.as_str())).collect();
         let long = Report { metrics, services, ..report("long", 1) };
         let keyring = Keyring::default();
-        let (sent, left_out) = fit::encode(long.clone(), &keyring).expect("a good report");
+        let mut packer = Packer::new(&keyring, DATAGRAM_BYTES_MAX);
+        let left_out = fit::push(&mut packer, long.clone()).expect("a good report");
+        let sent = packer.finish().remove(0);
         assert!(left_out.is_nothing() && sent.len() > FRAME_BYTES_MAX - 1_000, "{}", sent.len());
         let mut relay = Relay::new(Gate::default(), "default".to_owned(), 1, start);
         let from = "fd00:1234:5678:9abc:def0:1234:5678:9abc";

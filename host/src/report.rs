@@ -33,6 +33,10 @@ pub const METRICS_MAX: usize = 256;
 pub const SERVICES_MAX: usize = 256;
 /// Labels of a machine at most, for the same reason.
 pub const LABELS_MAX: usize = 64;
+/// Begins the names of labels that agents give themselves.
+pub const OWN_LABEL: &str = "loadline.";
+/// Given by an agent whose newest configuration is not in force, or not all of it: `refused` or `partly`.
+pub const CONFIG_LABEL: &str = "loadline.config";
 /// The service of a machine that names none.
 pub const DEFAULT_SERVICE: &str = "default";
 /// Milliseconds between two reports at most (one hour): a longer one is a unit mistake.

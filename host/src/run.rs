@@ -147,7 +147,12 @@ impl Loadline {
         #[cfg(feature = "agent")]
         if let Some(agent) = loadline.config.agent.clone() {
             let reports = loadline.agents_reports(&loadline.config);
-            loadline.agent = Some(agent::Running::start(agent, &reports, loadline.is_host())?);
+            loadline.agent = Some(agent::Running::start(
+                agent,
+                &reports,
+                loadline.state.clone(),
+                loadline.is_host(),
+            )?);
         }
         Ok(loadline)
     }
@@ -224,8 +229,10 @@ impl Loadline {
         let (reports, is_host) = (self.agents_reports(config), self.is_host());
         let applied = match (&config.agent, &mut self.agent) {
             (Some(wanted), Some(agent)) => agent.apply(wanted, &reports, secrets_changed, is_host),
-            (Some(wanted), None) => agent::Running::start(wanted.clone(), &reports, is_host)
-                .map(|agent| self.agent = Some(agent)),
+            (Some(wanted), None) => {
+                agent::Running::start(wanted.clone(), &reports, self.state.clone(), is_host)
+                    .map(|agent| self.agent = Some(agent))
+            }
             (None, _) => {
                 if let Some(agent) = self.agent.take() {
                     agent.stop().await;

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use tokio::sync::mpsc::error::SendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -53,9 +54,7 @@ pub async fn run(
                 pushes = Pushes::start(&agent.config, &told);
             }
         }
-        if let Some(frame) = agent.step(Instant::now())
-            && frames.send(frame).await.is_err()
-        {
+        if send(agent.step(Instant::now()), &frames).await.is_err() {
             break Ending::Replaced; // nobody sends any more: the process is stopping
         }
     };
@@ -82,12 +81,22 @@ pub async fn run(
 }
 
 async fn leave(agent: &mut Agent, frames: &mpsc::Sender<Vec<u8>>) {
-    let Some(frame) = agent.leave(Instant::now()) else { return };
+    let last = agent.leave(Instant::now());
     for copy in 0..LEAVE_COPIES {
         if copy > 0 {
             tokio::time::sleep(LEAVE_GAP).await;
         }
         // A closed channel means that the process is stopping without a network.
-        frames.send(frame.clone()).await.ok();
+        send(last.clone(), frames).await.ok();
     }
+}
+
+async fn send(
+    report: Vec<Vec<u8>>,
+    frames: &mpsc::Sender<Vec<u8>>,
+) -> Result<(), SendError<Vec<u8>>> {
+    for frame in report {
+        frames.send(frame).await?;
+    }
+    Ok(())
 }

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::meter::Meter;
+use super::say::FAREWELLS;
 use super::tally::Tally;
 use super::{Agent, all_metrics};
 use crate::config::{AgentConfig, MetricSource};
@@ -20,6 +21,8 @@ pub struct Heritage {
     meters: BTreeMap<Name, Meter>,
     /// Each with its source.
     tallies: BTreeMap<Name, (MetricSource, Tally)>,
+    /// Names under which it reported, and said that it leaves.
+    machines: Vec<(String, u32)>,
 }
 
 /// Service (empty: the machine itself) and metric, or counter by its number.
@@ -44,10 +47,12 @@ impl Succession {
 
 impl Agent {
     pub(super) fn into_heritage(self) -> Heritage {
-        let Self { config, meters, tallies, .. } = self;
+        let Self { config, meters, tallies, farewells, .. } = self;
         let sources = counters(&config);
         let sourced = |((name, source), tally): (_, Option<Tally>)| Some((name, (source?, tally?)));
+        let machines = config.machines().into_iter().map(|(_, machine)| (machine, FAREWELLS));
         Heritage {
+            machines: machines.chain(farewells).collect(),
             meters: metric_names(&config).into_iter().zip(meters).collect(),
             tallies: sources.into_iter().zip(tallies).filter_map(sourced).collect(),
         }
@@ -69,29 +74,34 @@ impl Agent {
                 tally.inherit(before);
             }
         }
+        let own: Vec<_> = self.config.machines().into_iter().map(|(_, machine)| machine).collect();
+        let gone = heritage.machines.iter().filter(|(machine, _)| !own.contains(machine));
+        self.farewells = gone.cloned().collect();
         self.next_report = Instant::now();
     }
 }
 
 /// The name of every metric, in the order of the meters.
 fn metric_names(config: &AgentConfig) -> Vec<Name> {
-    let of_machine = config.metrics.iter().map(|_| "");
+    let of_machine = config.metrics.iter().map(|_| String::new());
     let of_services = config
         .services
         .iter()
-        .flat_map(|service| service.offer.metrics.iter().map(|_| service.name.as_str()));
+        .flat_map(|service| service.offer.metrics.iter().map(|_| service.id()));
     let services = of_machine.chain(of_services);
     let named = services.zip(all_metrics(config));
-    named.map(|(service, metric)| (service.to_owned(), metric.name.clone())).collect()
+    named.map(|(service, metric)| (service, metric.name.clone())).collect()
 }
 
 /// Name and source of every counter, in the order of the tallies.
 fn counters(config: &AgentConfig) -> Vec<(Name, Option<MetricSource>)> {
-    let of_service =
-        config.services.iter().flat_map(|service| {
-            service.offer.counters().into_iter().enumerate().map(|(number, source)| {
-                ((service.name.clone(), number.to_string()), source.cloned())
-            })
-        });
+    let of_service = config.services.iter().flat_map(|service| {
+        service
+            .offer
+            .counters()
+            .into_iter()
+            .enumerate()
+            .map(|(number, source)| ((service.id(), number.to_string()), source.cloned()))
+    });
     of_service.collect()
 }

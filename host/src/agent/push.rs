@@ -175,7 +175,7 @@ impl Names {
                     names.insert(name.to_owned(), Place::Tally(3 * number + index));
                 }
             }
-            services.insert(service.name.clone(), names);
+            services.insert(service.id(), names);
         }
         Self { machine, services }
     }

@@ -56,10 +56,10 @@ const LEVEL: Words = Words {
 /// Three a service; `None`: not counted.
 pub(super) fn tallies(config: &AgentConfig) -> Vec<Option<Tally>> {
     let of_service = |service: &ServiceConfig| {
-        let sources = service.offer.counters();
+        let (sources, id) = (service.offer.counters(), service.id());
         [0, 1, 2].map(|index| {
             let origin = Origin {
-                service: Some(&service.name),
+                service: Some(&id),
                 name: COUNTERS[index],
                 source: sources[index]?,
                 every: service.offer.every,

@@ -1,9 +1,10 @@
 //! The agent by virtual time, with counted samples.
 
 mod counters;
+mod replicas;
 
 use super::*;
-use crate::config::{MetricSource, SystemMetric};
+use crate::config::{MetricSource, ServiceConfig, SystemMetric};
 use crate::report::wire;
 
 fn metric(name: &str, every_ms: u64, window: usize) -> MetricConfig {
@@ -69,7 +70,7 @@ impl<F: FnMut(usize, u64) -> Option<Reading>> Bench<F> {
                     self.agent.hear(event, self.now);
                 }
             }
-            let Some(frame) = self.agent.step(self.now) else { continue };
+            let Some(frame) = self.agent.step(self.now).pop() else { continue };
             reports.push(self.decode(&frame));
         }
     }
@@ -190,7 +191,7 @@ fn a_paused_agent_does_not_burst() {
     let mut bench = Bench::new(vec![metric("a", 500, 1)], count);
     bench.run_to(1_000);
     let wake = bench.start + Duration::from_secs(60);
-    let sent = (0..10).filter(|_| bench.agent.step(wake).is_some()).count();
+    let sent = (0..10).filter(|_| !bench.agent.step(wake).is_empty()).count();
     assert!(sent <= 1);
     assert!(bench.agent.due() > wake);
 }
@@ -214,7 +215,7 @@ fn pushes_set_and_add_and_are_forgotten_in_time() {
     let mut agent = agent(vec![push("a")], start);
     let value = |agent: &mut Agent, after_s: u64| {
         let now = start + Duration::from_secs(after_s);
-        let frame = agent.step(now).expect("a report");
+        let frame = agent.step(now).pop().expect("a report");
         let decoded = wire::decode(&frame, &Keyring::default()).expect("own frame");
         Some(decoded[0].metrics.values[0]).filter(|value| value.is_finite())
     };
@@ -285,7 +286,7 @@ fn a_successor_goes_on_from_what_was_pushed() {
         Agent::new(config, "farm".to_owned(), Keyring::default(), 77, start)
     };
     let said = |agent: &mut Agent, after_s: u64| {
-        let frame = agent.step(start + Duration::from_secs(after_s)).expect("a report");
+        let frame = agent.step(start + Duration::from_secs(after_s)).pop().expect("a report");
         let decoded = wire::decode(&frame, &Keyring::default()).expect("own frame");
         let web = &decoded[0].services[0];
         (decoded[0].metrics.values.clone(), web.accepted, web.in_flight)
@@ -320,7 +321,7 @@ fn a_machine_that_needs_answers_is_silent_without_them() {
         };
         up = !(3..=6).contains(second);
         agent.hear(Event::Readings(vec![(Place::Meter(0), reading)]), now);
-        agent.step(now).is_some()
+        !agent.step(now).is_empty()
     });
     assert_eq!(reports.collect::<Vec<_>>(), [0, 2, 8]);
 }
@@ -328,9 +329,9 @@ fn a_machine_that_needs_answers_is_silent_without_them() {
 #[test]
 fn leaving_is_said_once_reports_were_heard() {
     let mut bench = Bench::new(vec![metric("a", 500, 1)], count);
-    assert_eq!(bench.agent.leave(bench.now), None, "nobody knows this machine yet");
+    assert!(bench.agent.leave(bench.now).is_empty(), "nobody knows this machine yet");
     bench.run_to(500);
-    let frame = bench.agent.leave(bench.now).expect("a last report");
+    let frame = bench.agent.leave(bench.now).pop().expect("a last report");
     let decoded = wire::decode(&frame, &Keyring::default()).expect("own frame");
     assert_eq!((decoded[0].state, decoded[0].seq), (State::Leaving, 2));
 }

@@ -36,14 +36,11 @@ struct Problem {
 
 impl Config {
     pub(super) fn of(in_force: config::InForce) -> Self {
+        let state = in_force.word();
         let problems = in_force.trouble.map_or_else(Vec::new, |trouble| trouble.problems);
         let age = in_force.since.map(|since| since.elapsed().as_millis());
         Self {
-            state: match (in_force.is_refused, problems.is_empty()) {
-                (_, true) => "in_force",
-                (true, false) => "refused",
-                (false, false) => "partly",
-            },
+            state,
             file: in_force.file.map(|file| file.display().to_string()),
             digest: in_force.digest,
             age_ms: age.map(|age| u64::try_from(age).unwrap_or(u64::MAX)),

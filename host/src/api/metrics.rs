@@ -14,6 +14,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::View;
+use crate::report::CONFIG_LABEL;
 use crate::telemetry;
 
 /// The exposition format's name.
@@ -155,11 +156,13 @@ fn config(view: &View) -> Vec<Family> {
 }
 
 fn machines(view: &View) -> Vec<Family> {
-    let (mut alive, mut gone, mut namesakes) = (0, 0, 0);
+    let (mut alive, mut gone, mut namesakes, mut misconfigured) = (0, 0, 0, 0);
     let fleet = view.fleet.read();
     for (_, machine) in fleet.machines() {
         *(if machine.alive { &mut alive } else { &mut gone }) += 1;
         namesakes += u64::from(machine.namesake().is_some());
+        let is_wrong = machine.labels.iter().any(|(name, _)| **name == *CONFIG_LABEL);
+        misconfigured += u64::from(machine.alive && is_wrong);
     }
     let deaths = fleet.deaths();
     drop(fleet);
@@ -169,12 +172,14 @@ fn machines(view: &View) -> Vec<Family> {
     let states = vec![(state("alive"), alive), (state("gone"), gone)];
     let flaps = "Machines called gone whose reports were only lost";
     let shared = "Machines whose name a second agent reports under";
+    let refused = "Machines alive whose agent's newest configuration is not in force";
     let deaf = "Milliseconds in which this process was held up and did not listen";
     vec![
         family("machines", "Machines known", false, states),
         family("machines_gone", "Machines called gone by their silence", true, one(deaths.gone)),
         family("machine_flaps", flaps, true, one(deaths.flaps)),
         family("machine_namesakes", shared, false, one(namesakes)),
+        family("machines_misconfigured", refused, false, one(misconfigured)),
         family("deaf_ms", deaf, true, one(view.pulse.deaf_ms())),
     ]
 }

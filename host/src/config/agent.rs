@@ -2,7 +2,7 @@
 //!
 //! In: the table's keys. Out: checked values with the defaults filled in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use super::metric::{EVERY_MAX, EVERY_MIN, MetricConfig, metric};
 use super::offer::{Offer, offer};
 use super::read::Section;
 use super::source::{MetricSource, SourceKind, SystemMetric};
-use crate::report::{METRICS_MAX, SERVICES_MAX, State, is_name};
+use crate::report::{LABELS_MAX, METRICS_MAX, SERVICES_MAX, State, is_name};
 
 /// `[agent]`
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -58,6 +58,9 @@ pub enum PushAddress {
 pub struct ServiceConfig {
     /// Names the pool's service.
     pub name: String,
+    /// Tells it from others of its name on this machine; `None`: there is no other. Hosts see a replica as a
+    /// machine of its own, `MACHINE:REPLICA`.
+    pub replica: Option<String>,
     /// Whether it is offered.
     pub enabled: bool,
     /// Where it is, and how its load is read.
@@ -69,11 +72,30 @@ impl ServiceConfig {
     /// A service without metrics or counters.
     #[must_use]
     pub fn new(name: &str, address: &str) -> Self {
-        Self { name: name.to_owned(), enabled: true, offer: Offer::new(address) }
+        let offer = Offer::new(address);
+        Self { name: name.to_owned(), replica: None, enabled: true, offer }
+    }
+
+    /// Its name on this machine: `NAME`, or `NAME:REPLICA`.
+    #[must_use]
+    pub fn id(&self) -> String {
+        self.replica.as_deref().map_or_else(|| self.name.clone(), |of| under(&self.name, of))
     }
 }
 
 impl AgentConfig {
+    /// The names under which it reports: the machine's, if anything of it is no replica, and one for each
+    /// replica, with that.
+    #[must_use]
+    pub fn machines(&self) -> Vec<(Option<&str>, String)> {
+        let replicas: BTreeSet<_> = self.services.iter().map(|of| of.replica.as_deref()).collect();
+        let replicas = if replicas.is_empty() { [None].into() } else { replicas };
+        let name = |of: Option<&str>| {
+            of.map_or_else(|| self.machine.clone(), |of| under(&self.machine, of))
+        };
+        replicas.into_iter().map(|of| (of, name(of))).collect()
+    }
+
     /// When the first report leaves, if every source gives what it should.
     #[must_use]
     pub fn first_report_after(&self) -> Duration {
@@ -175,6 +197,16 @@ pub(super) fn agent(mut section: Section<'_>) -> AgentConfig {
     }
     section.bound("metric", config.metrics.len(), METRICS_MAX);
     section.bound("service", config.services.len(), SERVICES_MAX);
+    let machines = config.machines();
+    let has_replicas = machines.iter().any(|(replica, _)| replica.is_some());
+    // Those of replicas have one more.
+    if has_replicas && config.labels.len() == LABELS_MAX {
+        section.bound("labels", LABELS_MAX + 1, LABELS_MAX);
+    }
+    if let Some((_, long)) = machines.iter().find(|(_, machine)| !is_name(machine)) {
+        section
+            .wrong("service", &format!("{long:?} is too long for the name of a replica's machine"));
+    }
     section.finish();
     config
 }
@@ -182,9 +214,14 @@ pub(super) fn agent(mut section: Section<'_>) -> AgentConfig {
 fn service(mut section: Section<'_>) -> ServiceConfig {
     let name = section.required_name("name");
     let enabled = section.boolean("enabled", true);
-    let config = ServiceConfig { name, enabled, offer: offer(&mut section) };
+    let replica = section.name_or_none("replica");
+    let config = ServiceConfig { name, replica, enabled, offer: offer(&mut section) };
     section.finish();
     config
+}
+
+fn under(name: &str, replica: &str) -> String {
+    format!("{name}:{replica}")
 }
 
 /// The system's name of this machine; `localhost` where it has none to use.

@@ -54,6 +54,7 @@ impl MachineConfig {
             metrics,
             services: vec![ServiceConfig {
                 name: self.service.clone(),
+                replica: None,
                 enabled: true,
                 offer: counted,
             }],

@@ -16,7 +16,8 @@ use super::document::Places;
 use super::limits::{size_of, size_text};
 use super::{Problem, is_policy_name};
 use crate::report::{
-    LABELS_MAX, NAME_BYTES_MAX, NAME_FORM, is_deceptive, is_label_value, is_name, is_weight,
+    LABELS_MAX, NAME_BYTES_MAX, NAME_FORM, OWN_LABEL, is_deceptive, is_label_value, is_name,
+    is_weight,
 };
 
 /// One table, with its path from the root.
@@ -334,6 +335,10 @@ impl<'p> Section<'p> {
         for (name, value) in &labels {
             if !is_name(name) {
                 let what = format!("{name:?} is not a label's name: {NAME_FORM}");
+                self.wrong(key, &what);
+            }
+            if name.starts_with(OWN_LABEL) {
+                let what = format!("{name:?} is one of the names that agents give themselves");
                 self.wrong(key, &what);
             }
             if !is_label_value(value) {

@@ -8,6 +8,9 @@ use std::time::Instant;
 
 use super::{Change, ConfigError};
 
+/// What [`InForce::word`] says where nothing is wrong.
+const IN_FORCE: &str = "in_force";
+
 /// Shared by who reloads and who shows.
 #[derive(Debug, Clone, Default)]
 pub struct ConfigState(Arc<Mutex<InForce>>);
@@ -33,11 +36,30 @@ pub struct InForce {
     pub changes: Vec<Change>,
 }
 
+impl InForce {
+    /// `in_force`, `refused` or `partly`.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match (self.is_refused, &self.trouble) {
+            (_, None) => IN_FORCE,
+            (true, Some(_)) => "refused",
+            (false, Some(_)) => "partly",
+        }
+    }
+}
+
 impl ConfigState {
     /// As it is now.
     #[must_use]
     pub fn get(&self) -> InForce {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is wrong, in a word; `None`: nothing.
+    #[must_use]
+    pub fn trouble(&self) -> Option<&'static str> {
+        let word = self.0.lock().unwrap_or_else(PoisonError::into_inner).word();
+        (word != IN_FORCE).then_some(word)
     }
 
     /// Writes down what happened.

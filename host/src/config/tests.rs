@@ -236,6 +236,11 @@ fn what_no_report_can_carry_is_refused() {
         );
         let unnamed = format!("{head}labels = {{ \"\" = \"b\" }}\n");
         check_problem(&unnamed, &format!("{key}.labels: \"\" is not a label's name"));
+        let own = format!("{head}labels = {{ \"loadline.x\" = \"b\" }}\n");
+        check_problem(
+            &own,
+            &format!("{key}.labels: \"loadline.x\" is one of the names that agents"),
+        );
     }
     check_problem(&services, "agent.service: 257 are more than a report can carry, 256");
     let fitting =

@@ -1,10 +1,10 @@
-//! A report of any size in, the frame of what fits out: a machine with too much to say stays alive.
+//! A report of any size in, what fits of it in a frame out: a machine with too much to say stays alive.
 //!
 //! What is required always fits: names, state, weight and labels. Metrics go first, from the end of
 //! the longest list, then services from the end.
 
-use super::wire;
-use super::{FRAME_BYTES_MAX, Keyring, METRICS_MAX, Metrics, Report, SERVICES_MAX, WireError};
+use super::wire::Packer;
+use super::{METRICS_MAX, Metrics, Report, SERVICES_MAX, WireError};
 
 /// What was left out of a report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,11 +23,18 @@ impl LeftOut {
     }
 }
 
-/// The frame of one report, and what had to be left out of it.
+impl std::ops::AddAssign for LeftOut {
+    fn add_assign(&mut self, more: Self) {
+        self.metrics += more.metrics;
+        self.services += more.services;
+    }
+}
+
+/// Packs a report, or what fits of it; what had to be left out.
 ///
 /// # Errors
-/// What is left does not pass [`Report::check`].
-pub fn encode(mut report: Report<'_>, keyring: &Keyring) -> Result<(Vec<u8>, LeftOut), WireError> {
+/// What is left does not pass [`Report::check`], or is still too long.
+pub fn push(packer: &mut Packer<'_>, mut report: Report<'_>) -> Result<LeftOut, WireError> {
     let mut left_out = LeftOut::default();
     left_out.services += report.services.len().saturating_sub(SERVICES_MAX);
     report.services.truncate(SERVICES_MAX);
@@ -35,18 +42,15 @@ pub fn encode(mut report: Report<'_>, keyring: &Keyring) -> Result<(Vec<u8>, Lef
         left_out.metrics += shorten(metrics, METRICS_MAX);
     }
     loop {
-        let frame = wire::encode(std::slice::from_ref(&report), keyring)?;
-        if frame.len() <= FRAME_BYTES_MAX {
-            return Ok((frame, left_out));
-        }
-        if !cut(&mut report, &mut left_out) {
-            return Ok((frame, left_out)); // names and labels alone are far shorter
+        match packer.push(&report) {
+            Err(WireError::TooLong) if cut(&mut report, &mut left_out) => {}
+            pushed => return pushed.map(|()| left_out),
         }
     }
 }
 
 /// Leaves out something more; false where there is nothing that can be left out.
-pub fn cut(report: &mut Report<'_>, left_out: &mut LeftOut) -> bool {
+fn cut(report: &mut Report<'_>, left_out: &mut LeftOut) -> bool {
     let longest = lists(report).max_by_key(|metrics| metrics.names.len());
     if let Some(metrics) = longest.filter(|metrics| !metrics.names.is_empty()) {
         left_out.metrics += shorten(metrics, metrics.names.len() * 3 / 4);
@@ -72,7 +76,8 @@ fn shorten(metrics: &mut Metrics<'_>, len: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Service, State};
+    use super::super::wire;
+    use super::super::{FRAME_BYTES_MAX, Keyring, Service, State};
     use super::*;
 
     fn metrics(names: &[String]) -> Metrics<'_> {
@@ -111,11 +116,16 @@ mod tests {
             hops: 0,
         };
         let keyring = Keyring::default();
-        let (frame, left_out) = encode(report.clone(), &keyring).expect("what fits");
+        let encode = |report: &Report<'_>| {
+            let mut packer = Packer::new(&keyring, FRAME_BYTES_MAX);
+            let left_out = push(&mut packer, report.clone()).expect("what fits");
+            (packer.finish().remove(0), left_out)
+        };
+        let (frame, left_out) = encode(&report);
         assert!(frame.len() <= FRAME_BYTES_MAX && left_out.metrics >= 4_744, "{left_out:?}");
         let decoded = wire::decode(&frame, &keyring).expect("a good frame");
         assert!(!decoded[0].metrics.names.is_empty() && !decoded[0].services.is_empty());
         let small = Report { metrics: metrics(&names[..3]), services: Vec::new(), ..report };
-        assert!(encode(small, &keyring).expect("all of it").1.is_nothing());
+        assert!(encode(&small).1.is_nothing());
     }
 }

@@ -14,20 +14,19 @@ use tokio::time::{Instant, timeout};
 use super::line::Line;
 use crate::agent::{Agent, Ending};
 use crate::clock::next_boot_ms;
-use crate::config::{AgentConfig, ConfigError, ReportsConfig};
+use crate::config::{AgentConfig, ConfigError, ConfigState, ReportsConfig};
 use crate::report::{Keyring, State};
 use crate::transport::Outlet;
 
 /// Reports that wait to be sent: more would be stale.
 const QUEUE_MAX: usize = 4;
-/// Reports that wait for a destination that is slow or away: the newest says it all.
-const BACKLOG: usize = 1;
 /// Time for the last report to leave.
 const LEAVE_WAIT: Duration = Duration::from_secs(1);
 
 /// A running agent.
 pub(super) struct Running {
     config: AgentConfig,
+    known: ConfigState,
     /// What its agents say of the machine.
     state: watch::Sender<State>,
     reports: ReportsConfig,
@@ -41,20 +40,22 @@ pub(super) struct Running {
 type Queue = mpsc::Sender<Vec<u8>>;
 
 impl Running {
-    /// Starts to report; `is_beside_host`: a host in this process hears it.
+    /// Starts to report, of its configuration what is `known`, too; `is_beside_host`: a host in this process
+    /// hears it.
     pub(super) fn start(
         config: AgentConfig,
         reports: &ReportsConfig,
+        known: ConfigState,
         is_beside_host: bool,
     ) -> Result<Self, ConfigError> {
         let keyring = reports.keyring()?;
         let (queue, frames) = mpsc::channel(QUEUE_MAX);
         let (state, wanted) = watch::channel(config.state);
-        let agent = new_agent(config.clone(), wanted, reports, keyring);
+        let agent = new_agent(config.clone(), wanted, reports, keyring).telling_of(known.clone());
         let (route, queue) = watch::channel(queue);
         let line = Line::start(agent, put_into(queue));
-        let sender = send(reports, is_beside_host, frames);
-        Ok(Self { config, state, reports: reports.clone(), line, route, sender })
+        let sender = send((reports, frames_of_a_report(&config)), is_beside_host, frames);
+        Ok(Self { config, known, state, reports: reports.clone(), line, route, sender })
     }
 
     /// Reports by another configuration as soon as its windows are full; `secrets_changed`: the files
@@ -76,9 +77,10 @@ impl Running {
         // The agent that runs says so: nobody waits for another one's windows.
         self.config.state = config.state;
         self.state.send_replace(config.state);
-        if !self.reports.is_sent_like(reports) {
+        let backlog = frames_of_a_report(config);
+        if !self.reports.is_sent_like(reports) || backlog != frames_of_a_report(&self.config) {
             let (queue, frames) = mpsc::channel(QUEUE_MAX);
-            self.sender = send(reports, is_beside_host, frames);
+            self.sender = send((reports, backlog), is_beside_host, frames);
             // The old sending task sends what it has and ends.
             self.route.send_replace(queue);
         }
@@ -88,7 +90,8 @@ impl Running {
             self.reports = reports.clone();
             return Ok(());
         }
-        let agent = new_agent(config.clone(), self.state.subscribe(), reports, keyring);
+        let agent = new_agent(config.clone(), self.state.subscribe(), reports, keyring)
+            .telling_of(self.known.clone());
         // Under another name the old machine is gone, and hosts are told so.
         let is_same = self.config.machine == config.machine && self.reports.farm == reports.farm;
         let ending = if is_same { Ending::Replaced } else { Ending::Leaving };
@@ -120,12 +123,17 @@ impl Running {
 
 /// Sends the reports of a queue.
 fn send(
-    reports: &ReportsConfig,
+    (reports, backlog): (&ReportsConfig, usize),
     is_beside_host: bool,
     frames: mpsc::Receiver<Vec<u8>>,
 ) -> JoinHandle<()> {
-    let outlet = Outlet::new(reports, BACKLOG).beside_host(is_beside_host);
+    let outlet = Outlet::new(reports, backlog).beside_host(is_beside_host);
     tokio::spawn(outlet.run(frames))
+}
+
+/// Frames of one report at most. So many wait for a destination that is slow or away: the newest says it all.
+fn frames_of_a_report(config: &AgentConfig) -> usize {
+    config.machines().len()
 }
 
 /// Puts reports into the queue of the sending task that runs.

@@ -149,9 +149,13 @@ impl Reload {
         let problems = loadline.apply(&config).await;
         self.again = !problems.is_empty();
         let has_rotated = rotated != loadline.secrets;
+        let file = written.file.clone();
+        let trouble = (!problems.is_empty()).then_some(ConfigError { file, problems });
         // Who reads of it in the log finds it in the API.
         loadline.state.note(|state| {
             note_read(state, &written);
+            state.is_refused = false;
+            state.trouble.clone_from(&trouble);
             if !changes.is_empty() || has_rotated {
                 state.applied += 1;
                 state.since = Some(Instant::now());
@@ -165,19 +169,16 @@ impl Reload {
         if has_rotated {
             tracing::info!("secrets changed");
         }
-        let file = written.file.clone();
         self.seen = Some(written);
-        if problems.is_empty() {
-            self.settle(loadline);
-        } else {
-            self.complain(loadline, ConfigError { file, problems }, false);
+        match trouble {
+            Some(error) => self.complain(loadline, error, false),
+            None => self.settle(),
         }
     }
 
     /// Nothing is wrong (any more).
-    fn settle(&mut self, loadline: &Loadline) {
+    fn settle(&mut self) {
         self.again = false;
-        loadline.state.note(|state| state.trouble = None);
         if self.said.take().is_some() {
             tracing::info!("the configuration is in force");
         }

@@ -8,7 +8,7 @@
 //! No settings, no state. Cost O(log n) a pick, O(n) among candidates.
 
 use loadline_sdk::index::WeightedDraw;
-use loadline_sdk::{math, prelude::*};
+use loadline_sdk::prelude::*;
 
 /// The strategy.
 #[derive(Debug, Default)]

@@ -29,7 +29,7 @@ fn hear(agent: &mut Agent, counter: usize, reading: Reading, now: Instant) {
 }
 
 fn said(agent: &mut Agent, now: Instant) -> Option<Said> {
-    let frame = agent.step(now)?;
+    let frame = agent.step(now).pop()?;
     let decoded = wire::decode(&frame, &Keyring::default()).expect("own frame");
     let web = &decoded[0].services[0];
     Some((web.weight, web.accepted, web.completed, web.in_flight))
