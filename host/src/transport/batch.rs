@@ -58,7 +58,17 @@ impl Batch {
     /// Adds a datagram.
     pub fn push(&mut self, datagram: Datagram<'_>) {
         let Datagram { bytes, received, from } = datagram;
-        self.bytes.extend_from_slice(bytes);
+        self.push_parts(std::iter::once(bytes), received, from);
+    }
+
+    /// Adds a datagram whose bytes lie in several places.
+    pub(super) fn push_parts<'b>(
+        &mut self,
+        parts: impl Iterator<Item = &'b [u8]>,
+        received: Instant,
+        from: IpAddr,
+    ) {
+        parts.for_each(|part| self.bytes.extend_from_slice(part));
         self.arrivals.push(Arrival { end: self.bytes.len(), received, from });
     }
 

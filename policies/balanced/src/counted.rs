@@ -53,8 +53,9 @@ pub(crate) struct Pace {
     hosts: f64,
 }
 
-/// What is known of one target.
+/// What is known of one target; first what a pick needs.
 #[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
 pub(crate) struct Counted {
     /// When it will be done with all that it has.
     free_ms: f64,
