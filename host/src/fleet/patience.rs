@@ -8,20 +8,30 @@
 //! nothing of single losses; the next run may be a little longer than the longest brief one lately;
 //! and nobody gets more than [`MISSES_FACTOR_MAX`] times the limit, so that who is dead is found.
 //! Silence that ends in death is no loss: only a later report of the same agent makes it one.
+//!
+//! A machine of which little is known has no such history, and the limit alone would call one behind
+//! 10 % loss gone once in a thousand reports until the first of them are missed. So what is missing to
+//! [`KNOWN_REPORTS`] heard ones counts as if [`SUPPOSED_SHARE`] of it had been lost: with a limit of
+//! 3 a machine may miss 6 at first, and 3 again from the 58th of reports of which none was lost. The
+//! price is a dead newcomer that is found after 6.5 intervals instead of 3.5. A machine whose agent
+//! is started again is no newcomer: the way that its reports take is the same.
 
 use super::loss::{Loss, Tally};
 
-/// One run that is too long in so many reports is borne: two and a half days at one each two
-/// seconds.
-const REPORTS_A_RUN: f64 = 100_000.0;
+/// One run that is too long in so many reports is borne: three weeks at one each two seconds. By the
+/// share in the last 128 reports, which is not the true one, it is twice as often.
+const REPORTS_A_RUN: f64 = 1_000_000.0;
+/// Reports that are heard until only they count: of ways that lose a tenth, one in a thousand loses
+/// none of so many.
+const KNOWN_REPORTS: u32 = 64;
+/// Share of reports that a way may lose as far as nothing is known of it.
+const SUPPOSED_SHARE: f64 = 0.1;
 /// Misses allowed at most, in miss limits: half of all reports lost needs six of them.
 pub const MISSES_FACTOR_MAX: u32 = 8;
 /// Longer runs are outages, in miss limits.
 const OUTAGE_FACTOR: u32 = 4;
 /// Longest run that is remembered, in miss limits.
 const BRIEF_FACTOR: u32 = 2;
-/// Reports that a share is taken of at least: one of the first four that is lost is not a quarter.
-const REPORTS_MIN: u32 = 32;
 /// Lost reports that it takes to believe that losses come in bursts.
 const DOUBT: f64 = 16.0;
 
@@ -45,19 +55,22 @@ impl DeadRule {
     }
 
     fn misses(self, loss: &Loss) -> u32 {
-        if loss.history == 0 && loss.longest_run() == 0 {
+        let heard = u32::try_from(loss.received).unwrap_or(u32::MAX);
+        let supposed = KNOWN_REPORTS.saturating_sub(heard);
+        if supposed == 0 && loss.history == 0 && loss.longest_run() == 0 {
             return self.miss_limit;
         }
         let tally = loss.tally(self.miss_limit.saturating_mul(OUTAGE_FACTOR));
-        let borne = borne(tally).max(loss.longest_run() + 1);
+        let borne = borne(tally, supposed).max(loss.longest_run() + 1);
         borne.clamp(self.miss_limit, self.miss_limit.saturating_mul(MISSES_FACTOR_MAX))
     }
 }
 
-/// Length of a run of losses that is rare enough.
-fn borne(tally: Tally) -> u32 {
-    let lost = f64::from(tally.lost);
-    let share = lost / f64::from(tally.reports.max(REPORTS_MIN));
+/// Length of a run of losses that is rare enough, by what is known and so many supposed reports.
+fn borne(tally: Tally, supposed: u32) -> u32 {
+    let (lost, supposed) = (f64::from(tally.lost), f64::from(supposed));
+    let reports = f64::from(tally.reports) + supposed;
+    let share = (lost + supposed * SUPPOSED_SHARE) / reports.max(1.0);
     if share * REPORTS_A_RUN <= 1.0 {
         return 0;
     }

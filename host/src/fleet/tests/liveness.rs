@@ -80,21 +80,39 @@ fn without_loss_it_is_gone_after_three_reports_and_a_half() {
     assert_eq!(line.dies_after_ms(), 3_501);
 }
 
+/// A newcomer may miss what one behind 10 % loss may, until so many reports came that it is not.
 #[test]
-fn behind_ten_percent_loss_it_stays() {
+fn patience_with_a_newcomer_ends_with_its_history() {
+    let dies_after = |reports| {
+        let mut line = Line::new();
+        assert_eq!(line.send(reports, || false), 0);
+        line.dies_after_ms()
+    };
+    let after = [0, 10, 30, 40, 50, 60, 127].map(dies_after);
+    assert_eq!(after, [6_501, 6_501, 5_501, 5_501, 4_501, 3_501, 3_501]);
+    // With another limit it is no less, and grows no longer than any.
+    let mut rule = DeadRule { miss_limit: 10 };
+    assert_eq!(rule.silence_ms(&Loss::default(), 1_000), 10_500);
+    rule.miss_limit = 1;
+    assert_eq!(rule.silence_ms(&Loss::default(), 1_000), 6_500);
+}
+
+#[test]
+fn behind_ten_percent_loss_it_stays_from_the_start() {
     let mut lines: Vec<_> = (0..200).map(|seed| (Line::new(), single(seed, 10))).collect();
     let gone: u64 = lines.iter_mut().map(|(line, lost)| line.send(TEN_MINUTES, lost)).sum();
-    // By the miss limit alone it would be one in 1,111, before anything is known of the loss too.
-    let reports = TEN_MINUTES * 200;
-    assert!(gone * 10_000 <= reports, "{gone} times in {reports} reports");
-    let stays = lines.iter().filter(|(line, _)| line.gone == 0).count();
-    assert!(stays >= 195, "{stays} of 200 stay for ten minutes");
+    // By the miss limit alone it would be 54, one in 1,111 reports; most while the loss is not known.
+    assert_eq!(gone, 0, "in {} reports", TEN_MINUTES * 200);
     // Who dies there is found as well, a little later.
     let mut latest_ms = 0;
     for (line, _) in lines {
         latest_ms = latest_ms.max(line.dies_after_ms());
     }
-    assert!((4_500..11_000).contains(&latest_ms), "{latest_ms} ms");
+    assert!((6_500..12_000).contains(&latest_ms), "{latest_ms} ms");
+    // However often that is tried, it is rare.
+    let mut starts: Vec<_> = (200..4_200).map(|seed| (Line::new(), single(seed, 10))).collect();
+    let gone: u64 = starts.iter_mut().map(|(line, lost)| line.send(TEN_MINUTES, lost)).sum();
+    assert!(gone <= 8, "{gone} times in {} reports", TEN_MINUTES * 4_000);
 }
 
 #[test]
@@ -103,8 +121,8 @@ fn bursts_are_learned() {
         let mut lines: Vec<_> =
             (0..50).map(|seed| (Line::new(), bursts(seed, 10, lengths))).collect();
         let learning: u64 = lines.iter_mut().map(|(line, lost)| line.send(200, lost)).sum();
-        // Three lost reports in a row are a death while none is known to be lost.
-        assert!(learning <= 60, "{lengths:?}: {learning} times in 50 lines");
+        // A newcomer may miss as many as in two of them.
+        assert!(learning <= 8, "{lengths:?}: {learning} times in 50 lines");
         let gone: u64 = lines.iter_mut().map(|(line, lost)| line.send(900, lost)).sum();
         let reports = 900 * 50;
         assert!(gone * 10_000 <= reports, "{lengths:?}: {gone} times in {reports} reports");
@@ -115,7 +133,7 @@ fn bursts_are_learned() {
 fn half_of_all_reports_lost_does_not_remove_it_for_good() {
     let mut lines: Vec<_> = (0..50).map(|seed| (Line::new(), single(seed, 50))).collect();
     let gone: u64 = lines.iter_mut().map(|(line, lost)| line.send(3_000, lost)).sum();
-    assert!(gone <= 50, "{gone} times in 150,000 reports");
+    assert!(gone <= 15, "{gone} times in 150,000 reports");
     for (line, lost) in &mut lines {
         line.send(20, lost); // whatever state they are in: the next report brings them back
         line.send(1, || false);
@@ -133,7 +151,7 @@ fn one_bad_moment_hardly_changes_the_rule() {
         line.send(3, || false);
         line.dies_after_ms() / INTERVAL_MS
     };
-    assert_eq!([1, 2, 3].map(after), [3, 4, 5], "reports lost in a row, once");
+    assert_eq!([1, 2, 3].map(after), [3, 5, 6], "reports lost in a row, once");
     // A cable that was out for a while says nothing of single losses.
     assert_eq!([13, 60, 500].map(after), [3, 3, 3]);
 }
@@ -141,15 +159,15 @@ fn one_bad_moment_hardly_changes_the_rule() {
 #[test]
 fn a_flap_is_told_from_a_death() {
     let mut line = Line::new();
-    line.send(10, || false);
+    line.send(100, || false);
     line.send(5, || true);
     line.send(1, || false);
     assert_eq!(line.fleet.deaths(), Deaths { gone: 1, flaps: 1 });
     // Nothing was sent for an hour: the agent was stopped and goes on where it was.
-    line.fleet.expire(line.seq * INTERVAL_MS + 3_600);
     let later_ms = line.seq * INTERVAL_MS + 3_600_000;
+    line.fleet.expire(later_ms);
     line.fleet.apply(&report("a", 1, line.seq + 1), HERE, later_ms);
-    assert_eq!(line.fleet.deaths().flaps, 1);
+    assert_eq!(line.fleet.deaths(), Deaths { gone: 2, flaps: 1 });
     assert!(line.is_alive());
 }
 
@@ -162,11 +180,13 @@ fn who_was_silent_while_the_host_was_deaf_is_not_gone() {
     fleet.was_deaf(28_000, 30_000);
     assert!(fleet.expire(30_900).is_empty());
     fleet.apply(&report("a", 1, 30), HERE, 31_000);
-    assert!(fleet.expire(32_500).is_empty());
-    assert_eq!(fleet.expire(32_501).len(), 1, "3.5 s of silence were listened");
+    let listened_ms = 1_000 + NEWCOMER_MS + 28_000;
+    assert!(fleet.expire(listened_ms).is_empty());
+    assert_eq!(fleet.expire(listened_ms + 1).len(), 1, "so much silence was listened");
     assert_eq!(alive(&fleet), ["a"]);
-    assert!(fleet.expire(34_500).is_empty());
-    assert_eq!(fleet.expire(34_501).len(), 1, "heard after the gap: judged as ever");
+    let judged_ms = 31_000 + NEWCOMER_MS;
+    assert!(fleet.expire(judged_ms).is_empty());
+    assert_eq!(fleet.expire(judged_ms + 1).len(), 1, "heard after the gap: judged as ever");
 }
 
 #[test]
@@ -176,8 +196,8 @@ fn a_report_of_the_deaf_time_counts_from_its_end() {
     fleet.was_deaf(10_000, 12_000);
     // It arrived in the middle and waited in the kernel; what came after it was dropped.
     fleet.apply(&report("a", 1, 2), HERE, 3_000);
-    assert!(fleet.expire(15_500).is_empty());
-    assert_eq!(fleet.expire(15_501).len(), 1);
+    assert!(fleet.expire(12_000 + NEWCOMER_MS).is_empty());
+    assert_eq!(fleet.expire(12_001 + NEWCOMER_MS).len(), 1);
 }
 
 #[test]
@@ -198,6 +218,6 @@ fn what_is_applied_before_the_deafness_is_known_is_no_promise() {
     fleet.apply(&report("a", 1, 2), HERE, 61_000);
     fleet.was_deaf(60_000, 61_000);
     assert!(fleet.expire(61_100).is_empty());
-    assert!(fleet.expire(64_500).is_empty());
-    assert_eq!(fleet.expire(64_700).len(), 1, "and not a minute later");
+    assert!(fleet.expire(61_000 + NEWCOMER_MS).is_empty());
+    assert_eq!(fleet.expire(61_200 + NEWCOMER_MS).len(), 1, "and not a minute later");
 }
