@@ -14,6 +14,7 @@ mod bad_files;
 mod config;
 mod config_file;
 mod carriers;
+mod clocks;
 mod corpus;
 mod deployments;
 mod edge;
