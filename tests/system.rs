@@ -13,6 +13,7 @@ mod authoring;
 mod bad_files;
 mod config;
 mod config_file;
+mod connections;
 mod carriers;
 mod clocks;
 mod corpus;

@@ -3,10 +3,12 @@
 //! Without a wish every interface is used that is up and can multicast; tunnels (point to point) and
 //! loopback only when they are named, or loopback when there is nothing else: a machine by itself.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
+use nix::sys::socket::SockaddrStorage;
 
 use super::status::Troubles;
 use crate::config::Groups;
@@ -146,6 +148,16 @@ impl Link {
     }
 }
 
+/// All addresses of this machine.
+pub(super) fn addresses() -> io::Result<Vec<IpAddr>> {
+    Ok(getifaddrs()?.filter_map(|entry| ip(entry.address.as_ref()?)).collect())
+}
+
+fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = address.as_sockaddr_in().map(|address| address.ip().into());
+    v4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))
+}
+
 /// The number of the loopback interface; 0: there is none.
 pub(super) fn loopback_index() -> u32 {
     if_nametoindex("lo").unwrap_or(0)
@@ -163,13 +175,17 @@ fn links(entries: impl Iterator<Item = nix::ifaddrs::InterfaceAddress>) -> Vec<L
             Some(links.len() - 1)
         });
         let (Some(at), Some(address)) = (at, &entry.address) else { continue };
-        if let Some(v4) = address.as_sockaddr_in() {
-            links[at].v4.get_or_insert(v4.ip()); // the kernel names the main one first
-        } else if let Some(v6) = address.as_sockaddr_in6() {
-            let best = &mut links[at].v6;
-            if best.is_none_or(|known| known.is_unicast_link_local()) {
-                *best = Some(v6.ip()); // one that others can be told
+        match ip(address) {
+            Some(IpAddr::V4(v4)) => {
+                links[at].v4.get_or_insert(v4); // the kernel names the main one first
             }
+            Some(IpAddr::V6(v6)) => {
+                let best = &mut links[at].v6;
+                if best.is_none_or(|known| known.is_unicast_link_local()) {
+                    *best = Some(v6); // one that others can be told
+                }
+            }
+            None => {}
         }
     }
     links

@@ -50,9 +50,10 @@ impl Outlet {
     /// destination gets a task of its own.
     #[must_use]
     pub fn new(config: &ReportsConfig, backlog: usize) -> Self {
-        let unicast = Spread::new(backlog);
-        let start = |to: &_| tokio::spawn(unicast::send_to(Clone::clone(to), unicast.subscribe()));
-        let tasks = config.send_to.iter().map(start).collect();
+        let mut unicast = Spread::new(backlog);
+        let mut start =
+            |to: &_| tokio::spawn(unicast::send_to(Clone::clone(to), unicast.subscribe()));
+        let tasks = config.send_to.iter().map(&mut start).collect();
         Self {
             groups: config.groups,
             wanted: config.interfaces.clone(),

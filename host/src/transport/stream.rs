@@ -2,18 +2,23 @@
 //!
 //! Each frame is preceded by its length, a big-endian u32. A connection that breaks, or whose other
 //! side does not read for [`WRITE_LIMIT`], is given up and made anew after a pause that doubles, with
-//! jitter, so that a host that returns is not met by all agents at once. Frames of that time are
+//! jitter, so that a host that returns is not met by all agents at once, and one that closes what it
+//! takes is tried ever less often. It is made anew at once when this machine has lost the address that
+//! it came from, and tried again at once when there is another address. Frames of that time are
 //! overtaken by newer ones.
 
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
+use super::changes::Changes;
 use super::frames::Frames;
+use super::interface::addresses;
 use super::status::Troubles;
 use super::unicast::Names;
 use crate::config::Destination;
@@ -27,36 +32,72 @@ const ACKNOWLEDGE_LIMIT: Duration = Duration::from_secs(10);
 /// Pause before the second attempt; doubles up to [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// A connection that held so long was a good one: pauses begin anew.
+const HELD: Duration = PAUSE_MAX;
 /// Silence after which the kernel asks whether the other machine is still there, three times.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// Why a connection ended.
-enum End {
-    /// There are no more frames.
-    Done,
-    /// It broke; whether a frame was written before.
-    Broken { error: io::Error, was_used: bool },
+/// The addresses of this machine.
+struct Own {
+    changes: Changes,
+    addresses: Vec<IpAddr>,
+}
+
+impl Own {
+    fn new() -> Self {
+        Self { changes: Changes::new(), addresses: addresses().unwrap_or_default() }
+    }
+
+    /// Waits until they are others.
+    async fn changed(&mut self) {
+        loop {
+            self.changes.next().await;
+            // Where they cannot be listed nothing is known of them.
+            let Ok(now) = addresses() else { continue };
+            if now != self.addresses {
+                self.addresses = now;
+                return;
+            }
+        }
+    }
+}
+
+/// The pauses between attempts.
+#[derive(Debug)]
+struct Pauses(Duration);
+
+impl Pauses {
+    fn new() -> Self {
+        Self(PAUSE)
+    }
+
+    /// The next one: half to the whole of what has doubled each time.
+    fn next(&mut self) -> Duration {
+        let pause = self.0.mul_f64(0.5 + fastrand::f64() / 2.0);
+        self.0 = (self.0 * 2).min(PAUSE_MAX);
+        pause
+    }
 }
 
 pub(super) async fn send_stream(to: &Destination, mut frames: Frames) {
     let mut names = Names::new(&to.authority);
     let mut troubles = Troubles::default();
-    let mut pause = PAUSE;
+    let mut pauses = Pauses::new();
+    let mut own = Own::new();
     loop {
         let error = match connect(&mut names).await {
             Ok(stream) => {
                 if troubles.end("") {
                     tracing::info!(%to, "connected again");
                 }
-                match feed(stream, &mut frames).await {
-                    End::Done => return,
-                    End::Broken { error, was_used } => {
-                        if was_used {
-                            pause = PAUSE;
-                        }
-                        error
-                    }
+                let since = Instant::now();
+                let Some(error) = feed(stream, &mut frames, &mut own).await else { return };
+                // The network of this machine is another: that is no fault of the host's.
+                let has_moved = error.kind() == io::ErrorKind::AddrNotAvailable;
+                if since.elapsed() >= HELD || has_moved {
+                    pauses = Pauses::new();
                 }
+                error
             }
             Err(error) => error,
         };
@@ -64,10 +105,10 @@ pub(super) async fn send_stream(to: &Destination, mut frames: Frames) {
             tracing::warn!(%to, %error, "no connection: reports are lost until there is one");
         }
         names.forget();
-        if frames.is_over_within(jittered(pause)).await {
-            return;
+        tokio::select! {
+            is_over = frames.is_over_within(pauses.next()) => if is_over { return },
+            () = own.changed() => {}
         }
-        pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 
@@ -89,27 +130,37 @@ pub(super) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&often)
 }
 
-/// Writes frames until the connection breaks; reads too, to notice at once that it did.
-async fn feed(mut stream: TcpStream, frames: &mut Frames) -> End {
-    let mut was_used = false;
+/// Writes frames until there are no more, or the connection breaks: why. Reads too, to notice at once
+/// that it did.
+async fn feed(mut stream: TcpStream, frames: &mut Frames, own: &mut Own) -> Option<io::Error> {
+    let from = stream.local_addr().map(|from| from.ip()).ok();
     let mut unasked = [0; 64];
     loop {
-        let error = tokio::select! {
-            frame = frames.next() => match frame {
-                None => return End::Done,
-                Some(frame) => match timeout(WRITE_LIMIT, write(&mut stream, &frame)).await {
-                    Ok(Ok(())) => { was_used = true; continue }
-                    Ok(Err(error)) => error,
-                    Err(_) => io::Error::new(io::ErrorKind::TimedOut, "the other side does not read"),
-                },
-            },
+        tokio::select! {
+            frame = frames.next() => {
+                let frame = frame?;
+                match timeout(WRITE_LIMIT, write(&mut stream, &frame)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => return Some(error),
+                    Err(_) => {
+                        let what = "the other side does not read";
+                        return Some(io::Error::new(io::ErrorKind::TimedOut, what));
+                    }
+                }
+            }
             read = stream.read(&mut unasked) => match read {
-                Ok(0) => io::Error::new(io::ErrorKind::ConnectionReset, "closed by the other side"),
-                Ok(_) => continue, // a host says nothing: whatever this is, it is no reason to stop
-                Err(error) => error,
+                Ok(0) => {
+                    let what = "closed by the other side";
+                    return Some(io::Error::new(io::ErrorKind::ConnectionReset, what));
+                }
+                Ok(_) => {} // a host says nothing: whatever this is, it is no reason to stop
+                Err(error) => return Some(error),
             },
-        };
-        return End::Broken { error, was_used };
+            () = own.changed() => if from.is_some_and(|from| !own.addresses.contains(&from)) {
+                let what = "this machine has its address no more";
+                return Some(io::Error::new(io::ErrorKind::AddrNotAvailable, what));
+            },
+        }
     }
 }
 
@@ -119,7 +170,22 @@ async fn write(stream: &mut TcpStream, frame: &[u8]) -> io::Result<()> {
     stream.write_all(&message).await
 }
 
-/// Half to the whole of it.
-fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(0.5 + fastrand::f64() / 2.0)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_to_the_longest_and_differ_from_agent_to_agent() {
+        let mut whole = PAUSE;
+        let mut agents: Vec<_> = (0..100).map(|_| Pauses::new()).collect();
+        for _ in 0..20 {
+            let pauses: Vec<_> = agents.iter_mut().map(Pauses::next).collect();
+            let (first, last) = (pauses.iter().min(), pauses.iter().max());
+            let (first, last) = first.zip(last).expect("some agents");
+            assert!(*first >= whole / 2 && *last <= whole, "{first:?} to {last:?} of {whole:?}");
+            assert!(*last - *first > whole / 4, "they come at once: {first:?} to {last:?}");
+            whole = (whole * 2).min(PAUSE_MAX);
+        }
+        assert_eq!(whole, PAUSE_MAX);
+    }
 }
