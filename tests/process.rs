@@ -1,6 +1,6 @@
 //! The program as a process: what it prints, how it stops, what its exit codes say.
 
-use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
@@ -118,28 +118,6 @@ fn both_roles_in_one_process(signal: &str) {
 #[test]
 fn both_roles_run_in_one_process_and_stop_at_sigterm() {
     both_roles_in_one_process("-TERM");
-}
-
-/// A request whose head is still on its way when the process is told to stop gets its answer.
-#[test]
-fn open_request_is_finished_before_the_end() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut process = Process::start(&folder, QUICK, &[]);
-    let line = process.until("try ");
-    let url = line.split_whitespace().last().unwrap().to_owned();
-    process.until("machine reports");
-    let address = url.trim_start_matches("http://").split('/').next().unwrap().to_owned();
-    let mut open = TcpStream::connect(&address).unwrap();
-    open.write_all(b"GET /v1/target HTTP/1.1\r\nHost: localhost\r\n").unwrap();
-    get(&url, "application/json"); // came later and is answered: the open one has been accepted
-    let pid = process.child.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    process.until("stopping");
-    open.write_all(b"\r\n").unwrap();
-    let mut answer = String::new();
-    open.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
-    assert_eq!(process.end("-TERM"), Some(0));
 }
 
 #[test]

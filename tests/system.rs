@@ -25,6 +25,7 @@ mod feedback;
 mod folder;
 mod hostile;
 mod labels;
+mod leaving;
 mod limits;
 mod live;
 mod logs;

@@ -2,10 +2,9 @@
 //!
 //! The agent is one task that samples and one that sends; the host is a task that receives, one that
 //! serves HTTP, a thread for the walk of reports and one for policies; a relay runs where no host does.
-//! [`Loadline::stop`] says that
-//! the machine leaves, finishes open requests and joins the threads. [`Loadline::apply`] changes the
-//! configuration while it runs, [`Reload`] says when. Ports may be 0: the ones in use
-//! are told by the running [`Loadline`], and an agent in the same process uses them.
+//! [`Loadline::stop`] says at once that the machine leaves, finishes open requests and joins the threads.
+//! [`Loadline::apply`] changes the configuration while it runs, [`Reload`] says when. Ports may be 0: the
+//! ones in use are told by the running [`Loadline`], and an agent in the same process uses them.
 
 #[cfg(feature = "agent")]
 mod agent;
@@ -325,27 +324,35 @@ impl Loadline {
         None
     }
 
-    /// Finishes open requests, leaves the farm and ends.
+    /// Leaves the farm at once, finishes open requests meanwhile, and ends. Those are answered by what
+    /// this host hears, as any other's: that its own machine leaves, too.
     pub async fn stop(self) {
-        // Requests first: the last report takes this machine out, and they may want it.
-        #[cfg(feature = "host")]
-        let stopping = match self.host {
-            Some(host) => Some(host.close().await),
-            None => None,
+        let leave = async {
+            #[cfg(feature = "agent")]
+            if let Some(agent) = self.agent {
+                agent.stop().await;
+            }
+            // After it: its last report goes through.
+            if let Some(relay) = self.relay {
+                relay.stop().await;
+            }
         };
-        #[cfg(feature = "agent")]
-        if let Some(agent) = self.agent {
-            agent.stop().await;
-        }
-        if let Some(relay) = self.relay {
-            relay.stop().await;
-        }
         #[cfg(feature = "host")]
-        self.machines.stop().await;
-        #[cfg(feature = "host")]
-        if let Some(host) = stopping {
-            host.end().await;
+        {
+            let close = async {
+                match self.host {
+                    Some(host) => Some(host.close().await),
+                    None => None,
+                }
+            };
+            let ((), closed) = tokio::join!(leave, close);
+            self.machines.stop().await;
+            if let Some(host) = closed {
+                host.end().await;
+            }
         }
+        #[cfg(not(feature = "host"))]
+        leave.await;
     }
 }
 

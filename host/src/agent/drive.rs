@@ -1,7 +1,7 @@
 //! A running agent: its sources, pushes and a clock in, frames out, until it is told how to end.
 //!
 //! Invariants: what was taken from applications counts, whenever the end comes; a successor begins when
-//! the agent before has ended.
+//! the agent before has ended; that the machine leaves is said at once, before anything is waited for.
 
 use std::time::Duration;
 
@@ -58,6 +58,9 @@ pub async fn run(
             break Ending::Replaced; // nobody sends any more: the process is stopping
         }
     };
+    if ending == Ending::Leaving {
+        leave(&mut agent, &frames).await;
+    }
     #[cfg(feature = "agent")]
     if let Some(pushes) = pushes {
         let mut ended = std::pin::pin!(pushes.end());
@@ -73,9 +76,6 @@ pub async fn run(
     events.close();
     while let Some(event) = events.recv().await {
         agent.hear(event, Instant::now());
-    }
-    if ending == Ending::Leaving {
-        leave(&mut agent, &frames).await;
     }
     agent.into_heritage()
 }
