@@ -202,6 +202,21 @@ fn unicast_and_tcp_work_where_multicast_does_not() {
     assert_eq!(host.metric("tcp_open"), 1);
 }
 
+/// O-A09 by IPv6: on one port, whether the group is bound by itself or, being of one link, beside unicast.
+#[test]
+fn unicast_and_multicast_share_a_port_over_ipv6() {
+    for group in ["[ff15::4c4c]:12000", "[ff02::4c4c]:12000"] {
+        let Some(net) = Net::lan(&["h", "m", "u"]) else { return };
+        let by_group = || configured(&format!("group = \"{group}\""));
+        let host = net.host("h", by_group());
+        let _agents =
+            [net.agent("m", by_group()), net.agent("u", by(&["udp://[fd77:1::1]:12000"]))];
+        host.lists(&["m", "u"]);
+        host.offers("m", "[fd77:1::2]");
+        host.offers("u", "[fd77:1::3]");
+    }
+}
+
 #[test]
 fn unicast_and_tcp_work_over_ipv6() {
     let Some(net) = Net::lan(&["h", "u", "t"]) else { return };

@@ -17,6 +17,7 @@ mod connections;
 mod carriers;
 mod clocks;
 mod corpus;
+mod datagrams;
 mod deployments;
 mod edge;
 mod entry;
