@@ -202,6 +202,33 @@ fn unicast_and_tcp_work_where_multicast_does_not() {
     assert_eq!(host.metric("tcp_open"), 1);
 }
 
+/// O-A23: beside a group of one link, too, what comes to this machine alone is no multicast. Its sockets come
+/// and go with the links.
+#[test]
+fn unicast_is_no_multicast_beside_a_group_of_one_link() {
+    let Some(net) = Net::lan(&["h", "u", "m"]) else { return };
+    let of_link = || configured("group = \"[ff02::4c4c]:12000\"\nsilence = \"0s\"");
+    let host = net.host("h", of_link());
+    let _unicast = net.agent("u", by(&["udp://[fd77:1::1]:12000"]));
+    let seq = |machines: &[serde_json::Value]| machines.first()?["seq"].as_u64();
+    host.until("ten reports", |machines| (seq(machines)? > 10).then_some(()));
+    assert_eq!(host.metric("datagrams_multicast_total"), 0);
+    let _multicast = net.agent("m", of_link());
+    host.lists(&["m", "u"]);
+    assert!(host.metric("datagrams_multicast_total") > 0);
+    net.ip("h", "link set e1 down");
+    host.lists(&[]);
+    net.ip("h", "link set e1 up");
+    net.ip("h", "address replace fd77:1::1/64 dev e1 nodad"); // IPv6 addresses go with the link
+    host.lists(&["m", "u"]);
+    net.ip("h", "link del e1");
+    host.lists(&[]);
+    net.plug("h", 1, 1);
+    net.address("h", 1, 1);
+    host.lists(&["m", "u"]);
+    assert_eq!(host.metric("receiving"), 1);
+}
+
 /// O-A09 by IPv6: on one port, whether the group is bound by itself or, being of one link, beside unicast.
 #[test]
 fn unicast_and_multicast_share_a_port_over_ipv6() {

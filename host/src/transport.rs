@@ -14,6 +14,8 @@ mod frames;
 mod inlet;
 mod interface;
 mod listener;
+#[cfg(test)]
+mod log;
 mod outlet;
 mod receive;
 mod silence;

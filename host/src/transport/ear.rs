@@ -6,17 +6,17 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
-use tokio::task::{Id, JoinSet};
+use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::batch::Batch;
-use super::interface::loopback_index;
+use super::interface::Place;
 use super::listener::Take;
 use super::outlet::any;
 use super::receive::{self, Receiver};
@@ -33,7 +33,7 @@ const ERRORS_MAX: usize = 10;
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Where a socket is bound.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Spot {
     at: SocketAddr,
     /// The group that it hears; `None`: unicast.
@@ -53,10 +53,22 @@ pub(super) struct Ear {
 pub(super) struct Ears {
     /// Each ends with why.
     tasks: JoinSet<io::Error>,
-    spots: HashMap<Id, Spot>,
+    /// Of the tasks that should run.
+    spots: HashMap<Id, (Spot, AbortHandle)>,
     missing: Vec<Spot>,
     /// The next attempt, where any is missing.
     retry: Option<Instant>,
+    complaints: Complaints,
+}
+
+/// What was said of errors, by all sockets: one that is opened again says nothing anew.
+#[derive(Debug, Clone, Default)]
+struct Complaints(Arc<Mutex<Quiet<io::ErrorKind>>>);
+
+impl Complaints {
+    fn may(&self, kind: io::ErrorKind) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).may(kind)
+    }
 }
 
 impl Ears {
@@ -69,28 +81,42 @@ impl Ears {
         status: &Arc<Status>,
     ) {
         let spot = ear.spot;
-        let task = self.tasks.spawn(ear.run(take, Arc::clone(heard), Arc::clone(status)));
-        self.spots.insert(task.id(), spot);
+        let (heard, status) = (Arc::clone(heard), Arc::clone(status));
+        let task = self.tasks.spawn(ear.run(take, heard, status, self.complaints.clone()));
+        self.spots.insert(task.id(), (spot, task));
+    }
+
+    /// Ends the sockets that are bound to a link that is gone, or to be so again.
+    pub(super) fn forget(&mut self, link: u32) {
+        let is_there = |spot: &Spot| spot.link() == link;
+        for (_, (_, task)) in self.spots.extract_if(|_, (spot, _)| is_there(spot)) {
+            task.abort();
+        }
+        self.missing.retain(|spot| !is_there(spot));
     }
 
     /// Waits until a socket is to be opened again; why, where it has just failed.
     pub(super) async fn next(&mut self) -> Option<String> {
-        let retry = self.retry;
-        let due = async {
-            match retry {
-                Some(at) => sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = due => None,
-            Some(ended) = self.tasks.join_next_with_id() => {
-                let (id, why) = match ended {
-                    Ok((id, error)) => (id, error.to_string()),
-                    Err(error) => (error.id(), error.to_string()),
-                };
-                self.missing.extend(self.spots.remove(&id));
-                Some(why)
+        loop {
+            let retry = self.retry;
+            let due = async {
+                match retry {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let ended = tokio::select! {
+                () = due => return None,
+                Some(ended) = self.tasks.join_next_with_id() => ended,
+            };
+            let (id, why) = match ended {
+                Ok((id, error)) => (id, error.to_string()),
+                Err(error) => (error.id(), error.to_string()),
+            };
+            // One that was to end is missing nowhere.
+            if let Some((spot, _)) = self.spots.remove(&id) {
+                self.missing.push(spot);
+                return Some(why);
             }
         }
     }
@@ -117,7 +143,33 @@ impl Ears {
     }
 }
 
+impl Spot {
+    /// Whether it hears this group there.
+    pub(super) fn hears(&self, place: &Place) -> bool {
+        self.group == Some(place.group) && [0, place.index].contains(&self.link())
+    }
+
+    /// The link that it is bound to; 0: to none.
+    pub(super) fn link(&self) -> u32 {
+        match self.at {
+            SocketAddr::V6(at) => at.scope_id(),
+            SocketAddr::V4(_) => 0,
+        }
+    }
+}
+
 impl Ear {
+    /// One that hears a group of one link there.
+    pub(super) fn of_link(
+        group: Ipv6Addr,
+        port: u16,
+        link: u32,
+        status: &Arc<Status>,
+    ) -> io::Result<Self> {
+        let at = SocketAddrV6::new(group, port, 0, link);
+        Self::bind(at.into(), Some(group.into()), status)
+    }
+
     pub(super) fn bind(
         at: SocketAddr,
         group: Option<IpAddr>,
@@ -146,7 +198,13 @@ impl Ear {
     }
 
     /// Hands over what arrives; why it ended.
-    async fn run(self, take: impl Take, heard: Arc<Heard>, status: Arc<Status>) -> io::Error {
+    async fn run(
+        self,
+        take: impl Take,
+        heard: Arc<Heard>,
+        status: Arc<Status>,
+        complaints: Complaints,
+    ) -> io::Error {
         let is_group = self.spot.group.is_some();
         let counted = Arc::clone(&status);
         let hand_over = move |batch: Batch| {
@@ -155,7 +213,7 @@ impl Ear {
             }
             take(batch);
         };
-        hear(self, hand_over, &status).await
+        hear(self, hand_over, &status, &complaints).await
     }
 }
 
@@ -174,8 +232,12 @@ impl Source for Ear {
 }
 
 /// Hands over what comes, whatever errors are between; the last one of too many in a row.
-async fn hear(mut source: impl Source, hand_over: impl Fn(Batch), status: &Status) -> io::Error {
-    let mut quiet = Quiet::default();
+async fn hear(
+    mut source: impl Source,
+    hand_over: impl Fn(Batch),
+    status: &Status,
+    complaints: &Complaints,
+) -> io::Error {
     let mut errors = 0;
     loop {
         match source.next().await {
@@ -186,7 +248,7 @@ async fn hear(mut source: impl Source, hand_over: impl Fn(Batch), status: &Statu
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
                 count(&status.receive_errors);
-                if quiet.may(error.kind()) {
+                if complaints.may(error.kind()) {
                     tracing::warn!(%error, "cannot receive reports, still trying");
                 }
                 errors += 1;
@@ -239,18 +301,22 @@ pub(super) fn bind_all(
     Ok((groups, ears))
 }
 
-/// Where IPv6 sockets are bound, each with the group that it hears.
+/// Where IPv6 sockets are bound, each with the group that it hears. For a group of one link there is one
+/// more for each link where it is heard ([`Ear::of_link`]).
 fn places_v6(groups: Groups, is_local: bool) -> Vec<(SocketAddr, Option<IpAddr>)> {
-    let direct = SocketAddr::new(reach(false, is_local), groups.port);
-    let Some(group) = groups.v6 else { return vec![(direct, None)] };
-    let is_of_link = group.segments()[0] & 0xf == 2;
-    if is_of_link && !is_local {
-        // It cannot be bound without naming one link: this socket hears unicast too.
-        return vec![(direct, Some(group.into()))];
+    let direct = (SocketAddr::new(reach(false, is_local), groups.port), None);
+    match groups.v6 {
+        Some(group) if !is_of_link(group) => {
+            let at = SocketAddr::new(group.into(), groups.port);
+            vec![direct, (at, Some(group.into()))]
+        }
+        _ => vec![direct],
     }
-    let link = if is_of_link { loopback_index() } else { 0 };
-    let at = SocketAddrV6::new(group, groups.port, 0, link);
-    vec![(direct, None), (at.into(), Some(group.into()))]
+}
+
+/// Whether a group is another one on each link, and cannot be bound without naming one.
+pub(super) fn is_of_link(group: Ipv6Addr) -> bool {
+    group.segments()[0] & 0xf == 2
 }
 
 /// The address of a family at which unicast is taken.
@@ -276,6 +342,7 @@ mod tests {
 
     use tokio::sync::mpsc;
 
+    use super::super::log::Log;
     use super::*;
 
     /// Errors, then one batch, then nothing.
@@ -300,20 +367,33 @@ mod tests {
         let status = Status::default();
         let (told, mut batches) = mpsc::unbounded_channel();
         let hand_over = move |batch| told.send(batch).expect("the test waits");
+        let complaints = Complaints::default();
         tokio::select! {
-            _ = hear(Faulty(errors.to_vec(), true), hand_over, &status) => {}
+            _ = hear(Faulty(errors.to_vec(), true), hand_over, &status, &complaints) => {}
             batch = batches.recv() => assert!(batch.is_some(), "what comes after them is handed over"),
         }
         assert_eq!(status.receive_errors.load(Ordering::Relaxed), errors.len() as u64);
     }
-    /// A socket that gives nothing but errors is given up, to be opened anew.
+
+    /// A socket that gives nothing but errors is given up, to be opened anew; however often that is, it costs
+    /// one warning.
     #[tokio::test]
-    async fn errors_without_end_end_the_socket() {
+    async fn errors_without_end_end_the_socket_and_are_told_once() {
         use nix::errno::Errno;
-        let errors = vec![Errno::ENETDOWN as i32; ERRORS_MAX];
-        let status = Status::default();
-        let ended = hear(Faulty(errors, true), |_| panic!("nothing came"), &status).await;
-        assert_eq!(ended.raw_os_error(), Some(Errno::ENETDOWN as i32));
-        assert_eq!(status.receive_errors.load(Ordering::Relaxed), ERRORS_MAX as u64);
+        let (log, _guard) = Log::here();
+        let (status, complaints) = (Status::default(), Complaints::default());
+        let fail = async || {
+            let errors = vec![Errno::ENETDOWN as i32; ERRORS_MAX];
+            let took = |_| panic!("nothing came");
+            let ended = hear(Faulty(errors, true), took, &status, &complaints).await;
+            assert_eq!(ended.raw_os_error(), Some(Errno::ENETDOWN as i32));
+        };
+        tokio::join!(fail(), fail(), fail());
+        fail().await;
+        let counted = status.receive_errors.load(Ordering::Relaxed);
+        assert_eq!(counted, 4 * ERRORS_MAX as u64);
+        let text = log.text();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains("WARN") && text.contains("cannot receive reports"), "{text}");
     }
 }

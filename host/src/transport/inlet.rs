@@ -2,11 +2,11 @@
 //!
 //! A family has two sockets, one bound to its group and one to every address, so that what came by
 //! multicast is known, other groups on the port are not heard, and unicast still is: at loopback alone
-//! where that is the only interface. Memberships follow the interfaces; while those cannot be listed
+//! where that is the only interface. A group of one link (`ff02::…`) has a socket for each link. Memberships follow the interfaces; while those cannot be listed
 //! everything stays as it is. A socket that fails is opened again, and joins again ([`Ears`]).
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::batch::Batch;
 use super::changes::Changes;
-use super::ear::{Ear, Ears, bind_all, enlarge, reach};
+use super::ear::{Ear, Ears, Spot, bind_all, enlarge, is_of_link, reach};
 use super::interface::{Look, Place};
 use super::listener::{Connections, Judge, Take, Verdict};
 use super::outlet::complain_of_missing;
@@ -39,7 +39,9 @@ pub struct Inlet {
     /// Until they run.
     ears: Vec<Ear>,
     /// The groups' sockets, once the ears run.
-    sockets: Vec<(IpAddr, Arc<UdpSocket>)>,
+    sockets: Vec<(Spot, Arc<UdpSocket>)>,
+    /// Links whose sockets are to end.
+    left: Vec<u32>,
     connections: Arc<Connections>,
     /// Where connections are to be taken.
     tcp: Vec<SocketAddr>,
@@ -92,6 +94,7 @@ impl Inlet {
             silence: watch::channel(config.silence),
             ears,
             sockets: Vec::new(),
+            left: Vec::new(),
             connections,
             tcp,
             is_listening: listeners.is_some(),
@@ -128,8 +131,7 @@ impl Inlet {
         judge: impl Fn(&[u8]) -> Verdict + Clone + Send + Sync + 'static,
     ) {
         let mut ears = Ears::default(); // end with this one
-        let bound = std::mem::take(&mut self.ears);
-        self.hear(bound, &mut ears, &take);
+        self.follow(&mut ears, &take);
         let mut silence = Silence::new(self.silence.1.clone());
         // First here, then no more elsewhere, so that nobody is refused between.
         self.take_connections(&take, &judge);
@@ -140,18 +142,31 @@ impl Inlet {
             }
             self.take_connections(&take, &judge);
             tokio::select! {
-                () = self.changes.next() => self.look(),
+                () = self.changes.next() => {
+                    self.look();
+                    self.follow(&mut ears, &take);
+                }
                 () = silence.next() => silence.look(&self.heard, &self.status),
                 failed = ears.next() => self.hear_again(failed, &mut ears, &take),
             }
         }
     }
 
+    /// Listens to the sockets that were opened, ends those that were left.
+    fn follow(&mut self, ears: &mut Ears, take: &impl Take) {
+        for link in self.left.drain(..) {
+            ears.forget(link);
+        }
+        let bound = std::mem::take(&mut self.ears);
+        self.hear(bound, ears, take);
+    }
+
     fn hear(&mut self, bound: Vec<Ear>, ears: &mut Ears, take: &impl Take) {
         for ear in bound {
-            if let Some(group) = ear.spot.group {
-                self.sockets.retain(|(of, _)| *of != group);
-                self.sockets.push((group, Arc::clone(&ear.socket)));
+            let spot = ear.spot;
+            if spot.group.is_some() {
+                self.sockets.retain(|(of, _)| *of != spot);
+                self.sockets.push((spot, Arc::clone(&ear.socket)));
             }
             ears.listen(ear, take.clone(), &self.heard, &self.status);
         }
@@ -167,10 +182,11 @@ impl Inlet {
         }
         let opened = ears.reopen(&self.status);
         enlarge(&opened, self.receive_buffer);
-        let is_new = |group| opened.iter().any(|ear| ear.spot.group == Some(group));
-        self.joined.retain(|place| !is_new(place.group));
+        let is_new = |place: &Place| opened.iter().any(|ear| ear.spot.hears(place));
+        self.joined.retain(|place| !is_new(place));
         self.hear(opened, ears, take);
         self.look();
+        self.follow(ears, take);
         if ears.are_whole() {
             self.status.is_receiving.store(true, Ordering::Relaxed);
             if self.troubles.end(DEAF) {
@@ -197,7 +213,7 @@ impl Inlet {
         let wanted = look.hearing(self.groups, &self.wanted);
         let is_same = |a: &Place, b: &Place| (a.index, a.group) == (b.index, b.group);
         // What an interface that is gone leaves behind counts against the system's limit.
-        for place in &self.joined {
+        for place in &self.joined.clone() {
             if !wanted.iter().any(|w| is_same(w, place)) {
                 self.membership(place, Membership::Leave).ok();
             }
@@ -234,12 +250,54 @@ impl Inlet {
         }
     }
 
-    fn membership(&self, place: &Place, change: Membership) -> io::Result<()> {
-        let socket = self.ears.iter().map(|ear| (ear.spot.group, &ear.socket));
-        let kept = self.sockets.iter().map(|(group, socket)| (Some(*group), socket));
-        let socket = socket.chain(kept).find(|(group, _)| *group == Some(place.group));
+    fn membership(&mut self, place: &Place, change: Membership) -> io::Result<()> {
+        if let IpAddr::V6(group) = place.group
+            && is_of_link(group)
+        {
+            return self.link_socket(group, place, change);
+        }
+        self.change(place, change)
+    }
+
+    /// A group of one link: its socket there comes and goes with the membership.
+    fn link_socket(
+        &mut self,
+        group: Ipv6Addr,
+        place: &Place,
+        change: Membership,
+    ) -> io::Result<()> {
+        let is_there = self.socket(place).is_some();
+        match change {
+            Membership::Join if is_there => self.change(place, change),
+            Membership::Join => {
+                let ear = Ear::of_link(group, self.groups.port, place.index, &self.status)?;
+                enlarge(std::slice::from_ref(&ear), self.receive_buffer);
+                self.ears.push(ear);
+                let joined = self.change(place, change);
+                if joined.is_err() {
+                    self.ears.pop();
+                }
+                joined
+            }
+            Membership::Leave => {
+                self.ears.retain(|ear| !ear.spot.hears(place));
+                self.sockets.retain(|(spot, _)| !spot.hears(place));
+                self.left.push(place.index);
+                Ok(())
+            }
+        }
+    }
+
+    /// The socket that hears a group there.
+    fn socket(&self, place: &Place) -> Option<&Arc<UdpSocket>> {
+        let bound = self.ears.iter().map(|ear| (ear.spot, &ear.socket));
+        let kept = self.sockets.iter().map(|(spot, socket)| (*spot, socket));
+        bound.chain(kept).find(|(spot, _)| spot.hears(place)).map(|(_, socket)| socket)
+    }
+
+    fn change(&self, place: &Place, change: Membership) -> io::Result<()> {
         let missing = || io::Error::new(io::ErrorKind::Unsupported, "this system has no IPv6");
-        let socket = SockRef::from(socket.ok_or_else(missing)?.1);
+        let socket = SockRef::from(self.socket(place).ok_or_else(missing)?);
         let on = InterfaceIndexOrAddress::Index(place.index);
         let done = match (place.group, change) {
             (IpAddr::V4(group), Membership::Join) => socket.join_multicast_v4_n(&group, &on),

@@ -158,11 +158,6 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     v4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))
 }
 
-/// The number of the loopback interface; 0: there is none.
-pub(super) fn loopback_index() -> u32 {
-    if_nametoindex("lo").unwrap_or(0)
-}
-
 fn links(entries: impl Iterator<Item = nix::ifaddrs::InterfaceAddress>) -> Vec<Link> {
     let mut links: Vec<Link> = Vec::new();
     for entry in entries {

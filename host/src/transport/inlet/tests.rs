@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU32;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval};
 
+use super::super::log::Log;
 use super::*;
 use crate::config::Config;
 
@@ -55,6 +56,38 @@ async fn socket_whose_task_ends_is_opened_again_and_joins_again() {
         assert!(begin.elapsed() < PATIENCE, "all sockets are open");
     }
     running.abort();
+}
+
+/// A socket that fails whenever it is opened costs two words: that it is opened again, and that reports come.
+#[tokio::test]
+async fn socket_that_fails_again_and_again_is_told_of_once() {
+    const TIMES: u32 = 10;
+    let (log, _guard) = Log::here();
+    let (inlet, status) = bind("[host]\n[reports]\ngroup = []\nport = 0\ninterfaces = [\"lo\"]");
+    let port = inlet.port();
+    let bad = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&bad);
+    let take = move |_: Batch| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        panic!("a fault of whoever takes it, on purpose");
+    };
+    let running = tokio::spawn(inlet.run(take, |_| Verdict::Bad));
+    let sender = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let (begin, mut again) = (Instant::now(), interval(Duration::from_millis(5)));
+    let is_receiving = || status.is_receiving.load(Ordering::Relaxed);
+    while bad.load(Ordering::Relaxed) < TIMES || !is_receiving() {
+        again.tick().await;
+        if bad.load(Ordering::Relaxed) < TIMES {
+            sender.send_to(b"bad", (Ipv4Addr::LOCALHOST, port)).unwrap();
+        }
+        assert!(begin.elapsed() < PATIENCE, "{}", log.text());
+    }
+    running.abort();
+    let text = log.text();
+    let said = |words| text.lines().filter(|line| line.contains(words)).count();
+    assert_eq!(said("a socket for reports has failed"), 1, "{text}");
+    assert_eq!(said("reports are received again"), 1, "{text}");
+    assert_eq!(said("WARN"), 1, "{text}");
 }
 
 /// As long as a socket cannot be opened, that is to be seen.

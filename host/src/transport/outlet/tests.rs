@@ -1,41 +1,10 @@
 //! What is sent, lost and said of it, by sockets of this machine.
 
-use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
-
 use tokio::task::yield_now;
 
+use super::super::log::Log;
 use super::*;
 use crate::config::Config;
-
-/// What was logged.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    /// Gathers what this thread logs while the guard is kept.
-    fn here() -> (Self, tracing::subscriber::DefaultGuard) {
-        let log = Self::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt().with_ansi(false);
-        let subscriber = subscriber.with_writer(move || writer.clone()).finish();
-        (log, tracing::subscriber::set_default(subscriber))
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
 
 /// An outlet to a group and to a destination, and the ears of both.
 fn outlet(group: Ipv4Addr) -> (Outlet, [UdpSocket; 2]) {
