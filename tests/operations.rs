@@ -1,6 +1,10 @@
 //! Policies in operation: what an operator can do with them, and what happens to those that fail too
 //! often.
 
+mod generations;
+mod handover;
+mod refusing;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -85,19 +89,6 @@ async fn native_answers_go_on_where_the_pool_wants_them() {
     pick_until(&farm, "the fourth fault", |farm| farm.policy("strategy")["faults"] == 4);
     assert!(farm.policy("strategy").get("quarantined").is_none());
     farm.until("the same one's return", |farm| (serving(farm) == failing).then_some(())).await;
-    farm.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn requests_are_refused_where_the_pool_wants_no_native_answer() {
-    let mut pools = mine();
-    pools[0].on_fault = OnFault::Refuse;
-    let farm = farm(pools, &[]).await;
-    assert_eq!(farm.get_error("/v1/target"), (503, "policy_failed".to_owned()));
-    assert_eq!(farm.get("/v1/pools")[0]["picks"]["refused"], 1);
-    farm.drop_in("mine.wasm", &built_in("least-loaded"));
-    farm.until("the strategy", |farm| (!serving(farm).is_empty()).then_some(())).await;
-    assert_eq!(farm.target(""), "b");
     farm.stop().await;
 }
 

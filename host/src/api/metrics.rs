@@ -188,6 +188,8 @@ fn pools(view: &View) -> Vec<Family> {
     let family = |name, help, is_counter| Family { name, help, is_counter, samples: Vec::new() };
     let mut picks = family("picks", "Picks by who chose", true);
     let mut nobody = family("picks_unanswered", "Requests without an eligible target", true);
+    let help = "Requests refused because the strategy does not serve (on_fault = \"refuse\")";
+    let mut refused = family("picks_refused", help, true);
     let mut targets = family("targets", "Targets of a pool", false);
     let mut loads = family("loads", "Loads by whose they are", true);
     let mut bad_loads = family("bad_loads", "Loads that were NaN, infinite or negative", true);
@@ -200,13 +202,14 @@ fn pools(view: &View) -> Vec<Family> {
         loads.samples.push((by("formula"), count(&pool.counts().by_formula)));
         loads.samples.push((by("last_good"), count(&pool.counts().last_good)));
         nobody.samples.push((vec![of_pool()], count(&pool.counts().nobody)));
+        refused.samples.push((vec![of_pool()], count(&pool.counts().refused)));
         bad_loads.samples.push((vec![of_pool()], count(&pool.counts().bad_loads)));
         let (known, eligible) = (pool.targets(), pool.eligible());
         let state = |state: &str| vec![of_pool(), ("state", state.to_owned())];
         targets.samples.push((state("eligible"), eligible as u64));
         targets.samples.push((state("not_eligible"), known.saturating_sub(eligible) as u64));
     }
-    vec![picks, nobody, targets, loads, bad_loads]
+    vec![picks, nobody, refused, targets, loads, bad_loads]
 }
 
 /// Policies by the time of day.

@@ -11,8 +11,9 @@ use super::super::make::Make;
 use super::super::pool::Wanted;
 use crate::policy::{Generation, Limits};
 
-/// First and longest wait before a failed guest is rebuilt.
-const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// First and longest wait before a failed guest is rebuilt, each a quarter more or less: pools that failed
+/// together do not come back together, and none waits for more than a minute.
+const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(48));
 /// Times that a generation which never served is started again, when the machine was at fault.
 const RETRIES_MAX: u32 = 5;
 /// A guest that served this long starts again with the first wait.
@@ -144,7 +145,6 @@ impl Seat {
         let (first, longest) = BACK_OFF;
         let wait = first.saturating_mul(1 << self.failures.min(16)).min(longest);
         self.failures = self.failures.saturating_add(1);
-        // A quarter more or less: pools that failed together do not come back together.
         self.again = Some((now + wait.mul_f64(0.75 + fastrand::f64() / 2.0), make));
     }
 
@@ -156,5 +156,102 @@ impl Seat {
     /// What is to be started again by now.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<Make> {
         self.again.take_if(|(at, _)| *at <= now).map(|(_, make)| make)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::policy::{Module, PolicyEngine};
+
+    /// A seat whose guest was seated at `start`, and what it is made from.
+    fn seated(start: Instant) -> (Seat, Make) {
+        let engine = PolicyEngine::new(Limits::default()).expect("an engine");
+        let module = Arc::new(Module::from_text(&engine, "cpu").expect("a formula"));
+        let make = Make { wanted: Wanted::new("mine", &serde_json::json!({})), module };
+        let mut seat = Seat::default();
+        seat.seated(make.clone(), 1, start);
+        (seat, make)
+    }
+
+    /// Fails at this time; the wait until it is started again.
+    fn fail(seat: &mut Seat, make: &Make, now: Instant) -> Duration {
+        seat.start_again(make.clone(), now);
+        let due = seat.due().expect("it is started again");
+        assert!(seat.take_due(due - Duration::from_millis(1)).is_none(), "not sooner");
+        assert!(seat.take_due(due).is_some() && seat.due().is_none(), "once");
+        due - now
+    }
+
+    #[track_caller]
+    fn check_wait(wait: Duration, usual_s: f64) {
+        let share = wait.as_secs_f64() / usual_s;
+        assert!((0.75..=1.25).contains(&share), "{wait:?} is not about {usual_s} s");
+    }
+
+    #[test]
+    fn waits_double_from_a_second_to_a_minute_at_most() {
+        let mut now = Instant::now();
+        let (mut seat, make) = seated(now);
+        for usual_s in [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 48.0, 48.0, 48.0] {
+            let wait = fail(&mut seat, &make, now);
+            check_wait(wait, usual_s);
+            assert!(wait <= Duration::from_secs(60), "{wait:?}");
+            now += wait;
+            seat.seated(make.clone(), 1, now);
+            now += Duration::from_secs(1); // and fails soon
+        }
+        for _ in 0..1_000 {
+            let wait = fail(&mut seat, &make, now);
+            assert!(wait <= Duration::from_secs(60), "{wait:?}, however often it failed");
+        }
+    }
+
+    #[test]
+    fn a_calm_minute_or_something_new_begins_with_the_first_wait() {
+        let start = Instant::now();
+        let (mut seat, make) = seated(start);
+        for failures in 0..4 {
+            check_wait(fail(&mut seat, &make, start), f64::from(1 << failures));
+        }
+        seat.seated(make.clone(), 2, start);
+        check_wait(fail(&mut seat, &make, start + CALM), 16.0);
+        seat.seated(make.clone(), 3, start);
+        let later = start + CALM + Duration::from_millis(1);
+        check_wait(fail(&mut seat, &make, later), 1.0);
+        check_wait(fail(&mut seat, &make, later), 2.0);
+        let other = Wanted::new("other", &serde_json::json!({}));
+        assert!(seat.is_news(&other, make.module.generation, Limits::default()));
+        check_wait(fail(&mut seat, &make, later), 1.0);
+    }
+
+    #[test]
+    fn seats_that_failed_together_do_not_come_back_together() {
+        let now = Instant::now();
+        let (_, make) = seated(now);
+        let mut waits: Vec<_> = (0..50).map(|_| fail(&mut Seat::default(), &make, now)).collect();
+        waits.sort();
+        waits.dedup();
+        assert!(waits.len() > 40, "{} of 50 differ", waits.len());
+        assert!(waits[waits.len() - 1] - waits[0] > Duration::from_millis(250), "{waits:?}");
+    }
+
+    #[test]
+    fn what_never_served_is_started_again_five_times_and_only_for_the_machines_sake() {
+        let now = Instant::now();
+        let (_, make) = seated(now);
+        let mut seat = Seat::default();
+        seat.could_not_start(make.clone(), false, now);
+        assert_eq!(seat.due(), None, "its own fault");
+        for failures in 0..RETRIES_MAX {
+            seat.could_not_start(make.clone(), true, now);
+            let due = seat.due().expect("it is started again");
+            check_wait(due - now, f64::from(1 << failures));
+            seat.take_due(due);
+        }
+        seat.could_not_start(make, true, now);
+        assert_eq!(seat.due(), None, "not for ever");
     }
 }
