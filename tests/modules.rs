@@ -1,6 +1,8 @@
 //! Files that are no good policies: each is refused with a message that says what to do, whatever it
 //! is made of, and nothing panics.
 
+mod features;
+
 use std::sync::Arc;
 
 use loadline::policy::{Limits, Module, PolicyEngine, StrategyGuest};
@@ -135,25 +137,6 @@ fn missing_and_mistyped_exports_are_named() {
     let both = r#"(module (func (export "loadline:policy/strategy@1.0.0#save"))
         (func (export "loadline:policy/formula@1.0.0#save")))"#;
     check_refused(&wat(both), "a file holds one policy: build one file of each");
-}
-
-#[test]
-fn features_without_use_for_a_policy_are_refused_by_name() {
-    for (text, words) in [
-        ("(module (memory i64 1))", "memory64"),
-        ("(module (memory 1) (memory 1))", "multi-memory"),
-        ("(module (memory 1 1 shared))", "threads"),
-        ("(module (type (struct)))", "gc"),
-        ("(module (tag))", "exceptions"),
-        ("(module (func (return_call 0)))", "tail-call"),
-        ("(module (memory i64 1 1 shared))", "memory64, threads"),
-    ] {
-        let error = Module::from_wasm(&engine(), &wat(text)).expect_err("a bad module").to_string();
-        assert!(error.contains("not valid WebAssembly for this host"), "{text}: {error}");
-        let uses = error.split("it uses ").nth(1).unwrap_or_else(|| panic!("{error}"));
-        assert!(uses.starts_with(words), "{error}");
-        assert!(uses.contains("build it for wasm32-unknown-unknown without that"), "{error}");
-    }
 }
 
 #[test]

@@ -5,17 +5,35 @@
 use wasmparser::{Validator, WasmFeatures};
 
 /// What a policy has no use for, each by the name that compilers have for it.
-const REFUSED: [(&str, WasmFeatures); 9] = [
+const REFUSED: [(&str, WasmFeatures); 16] = [
     ("memory64", WasmFeatures::MEMORY64),
     ("multi-memory", WasmFeatures::MULTI_MEMORY),
     ("threads (atomics)", WasmFeatures::THREADS),
-    ("gc", WasmFeatures::GC),
+    ("shared-everything-threads", WasmFeatures::SHARED_EVERYTHING_THREADS),
+    ("function-references", WasmFeatures::FUNCTION_REFERENCES),
+    ("gc", WasmFeatures::GC.union(WasmFeatures::CUSTOM_DESCRIPTORS)),
     ("exceptions (exception-handling)", WasmFeatures::EXCEPTIONS),
+    ("legacy-exceptions (exception-handling)", WasmFeatures::LEGACY_EXCEPTIONS),
     ("relaxed-simd", WasmFeatures::RELAXED_SIMD),
     ("tail-call", WasmFeatures::TAIL_CALL),
+    ("stack-switching", WasmFeatures::STACK_SWITCHING),
     ("custom-page-sizes", WasmFeatures::CUSTOM_PAGE_SIZES),
+    ("memory-control", WasmFeatures::MEMORY_CONTROL),
     ("wide-arithmetic", WasmFeatures::WIDE_ARITHMETIC),
+    ("async (futures, streams and tasks of components)", ASYNC),
+    ("types of components that are not settled yet", UNSETTLED),
 ];
+
+const ASYNC: WasmFeatures = WasmFeatures::CM_ASYNC
+    .union(WasmFeatures::CM_ASYNC_STACKFUL)
+    .union(WasmFeatures::CM_MORE_ASYNC_BUILTINS)
+    .union(WasmFeatures::CM_THREADING);
+
+const UNSETTLED: WasmFeatures = WasmFeatures::CM_VALUES
+    .union(WasmFeatures::CM_ERROR_CONTEXT)
+    .union(WasmFeatures::CM_FIXED_LENGTH_LISTS)
+    .union(WasmFeatures::CM_MAP)
+    .union(WasmFeatures::CM_GC);
 
 /// The features that guests may use.
 pub(super) fn allowed() -> WasmFeatures {
