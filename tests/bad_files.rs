@@ -1,6 +1,8 @@
 //! What lies or happens in a policies folder that is no good policy: nothing panics, each is told, what
 //! serves goes on, and a good file is taken as ever. From fault reports of other hosts of WebAssembly.
 
+mod neighbours;
+
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;

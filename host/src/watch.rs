@@ -4,7 +4,9 @@
 //! is not there its nearest ancestor, until it comes. Events only say that somebody should look; what
 //! changed is found by content. Whoever watches also looks every [`RESCAN`] by itself: for file systems
 //! without events, and where the system gives no watch. [`Pace`] says when: after a short quiet, longer
-//! while a file is written.
+//! while a file is written. Which files that are, [`Watch::is_writing`] says: half of one is no content.
+
+mod writers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -16,6 +18,8 @@ use std::time::{Duration, Instant};
 
 use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+
+use writers::{Writers, is_begun};
 
 /// Time between two looks without any event.
 pub const RESCAN: Duration = Duration::from_secs(2);
@@ -42,6 +46,7 @@ pub struct Watch {
     /// What is watched, by what tells a folder from another one of its name: device and inode.
     watched: BTreeMap<(u64, u64), PathBuf>,
     awaited: Arc<Mutex<Awaited>>,
+    writers: Arc<Mutex<Writers>>,
     handler: Handler,
     /// That the system gives no watch was said.
     complained: bool,
@@ -79,9 +84,12 @@ impl Watch {
     ) -> Self {
         let awaited = Arc::<Mutex<Awaited>>::default();
         let known = Arc::clone(&awaited);
+        let writers = Arc::<Mutex<Writers>>::default();
+        let told = Arc::clone(&writers);
         let handler = move |event: Event| {
+            lock(&told).note(&event, &is_wanted, Instant::now());
             let hint = {
-                let awaited = known.lock().unwrap_or_else(PoisonError::into_inner);
+                let awaited = lock(&known);
                 hint_of(&event, &is_wanted, &awaited)
             };
             if let Some(hint) = hint {
@@ -89,7 +97,13 @@ impl Watch {
             }
         };
         let (watched, handler) = (BTreeMap::new(), Arc::new(handler));
-        Self { watcher: None, watched, awaited, handler, complained: false }
+        Self { watcher: None, watched, awaited, writers, handler, complained: false }
+    }
+
+    /// Whether somebody is writing into this file, so that what is in it now may be half of it.
+    #[must_use]
+    pub fn is_writing(&self, path: &Path) -> bool {
+        lock(&self.writers).is_writing(path, Instant::now())
     }
 
     /// Watches these folders, as they are now, and no other. To be called at each look: a folder may
@@ -113,7 +127,7 @@ impl Watch {
         let folders = nearest.iter().map(|one| &one.folder);
         let ancestors = folders.filter(|folder| !of_wanted.contains(folder)).cloned().collect();
         let paths = nearest.iter().filter_map(|one| one.awaited.clone()).collect();
-        *self.awaited.lock().unwrap_or_else(PoisonError::into_inner) = Awaited { paths, ancestors };
+        *lock(&self.awaited) = Awaited { paths, ancestors };
 
         // One folder under two names has one watch in the kernel, and so here.
         let mut found = BTreeMap::new();
@@ -164,6 +178,11 @@ impl Watch {
         let watcher = self.watcher.as_mut();
         watcher.map_or(Ok(()), |watcher| watcher.watch(folder, RecursiveMode::NonRecursive))
     }
+}
+
+/// What is locked here is whole whatever a thread that held it did.
+fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The limit that the system's refusal is about, as its administrator knows it.
@@ -218,7 +237,8 @@ fn hint_of(event: &Event, is_wanted: &impl Fn(&Path) -> bool, awaited: &Awaited)
         }
         EventKind::Access(_) => None,
         EventKind::Modify(ModifyKind::Data(_)) | EventKind::Create(CreateKind::File) => {
-            of_wanted().then_some(Hint::Writing)
+            let is_begun = event.paths.iter().any(|path| is_begun(event.kind, path));
+            of_wanted().then_some(if is_begun { Hint::Writing } else { Hint::Changed })
         }
         _ => Some(Hint::Changed),
     }
@@ -228,15 +248,17 @@ fn hint_of(event: &Event, is_wanted: &impl Fn(&Path) -> bool, awaited: &Awaited)
 #[derive(Debug)]
 pub struct Pace {
     next: Instant,
-    /// When the first event since the last look came.
-    first: Option<Instant>,
+    /// When the first change since the last look came.
+    changed: Option<Instant>,
+    /// When the first word of a file that is being written did.
+    writing: Option<Instant>,
 }
 
 impl Pace {
     /// Looked now.
     #[must_use]
     pub fn new(now: Instant) -> Self {
-        Self { next: now + RESCAN, first: None }
+        Self { next: now + RESCAN, changed: None, writing: None }
     }
 
     /// When to look.
@@ -247,11 +269,18 @@ impl Pace {
 
     /// An event came.
     pub fn note(&mut self, hint: Hint, now: Instant) {
-        let first = *self.first.get_or_insert(now);
-        self.next = match hint {
-            Hint::Changed => (now + SETTLE).min(first + LATEST.0),
-            Hint::Writing => (now + WRITING).min(first + LATEST.1),
-        };
+        match hint {
+            Hint::Changed => {
+                let first = *self.changed.get_or_insert(now);
+                self.next = (now + SETTLE).min(first + LATEST.0);
+            }
+            // What changed meanwhile does not wait for it.
+            Hint::Writing if self.changed.is_some() => {}
+            Hint::Writing => {
+                let first = *self.writing.get_or_insert(now);
+                self.next = (now + WRITING).min(first + LATEST.1);
+            }
+        }
     }
 
     /// Somebody wants a look at once.
@@ -302,90 +331,4 @@ pub fn read(path: &Path, max: usize) -> Result<Vec<u8>, ReadError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_burst_ends_with_a_short_quiet_and_a_file_that_is_written_gets_longer() {
-        let start = Instant::now();
-        let mut pace = Pace::new(start);
-        assert_eq!(pace.due(), start + RESCAN);
-        pace.note(Hint::Writing, start);
-        assert_eq!(pace.due(), start + WRITING, "also later than the usual look");
-        let closed = start + WRITING / 2;
-        pace.note(Hint::Changed, closed);
-        assert_eq!(pace.due(), closed + SETTLE);
-        pace.looked(closed + SETTLE);
-        assert_eq!(pace.due(), closed + SETTLE + RESCAN);
-    }
-
-    #[test]
-    fn events_without_end_do_not_put_the_look_off_for_ever() {
-        let start = Instant::now();
-        for (hint, latest) in [(Hint::Changed, LATEST.0), (Hint::Writing, LATEST.1)] {
-            let mut pace = Pace::new(start);
-            for half in 0..2_000 {
-                pace.note(hint, start + SETTLE / 2 * half);
-            }
-            assert!(pace.due() <= start + latest);
-        }
-    }
-
-    #[test]
-    fn lost_events_and_renames_are_changes_and_reading_is_none() {
-        let config = |path: &Path| path.ends_with("c.toml");
-        let event = |kind| Event::new(kind).add_path("/etc/c.toml".into());
-        let other = |kind| Event::new(kind).add_path("/etc/log".into());
-        let data = EventKind::Modify(ModifyKind::Data(notify::event::DataChange::Any));
-        let closed = EventKind::Access(AccessKind::Close(AccessMode::Write));
-        let read = EventKind::Access(AccessKind::Close(AccessMode::Read));
-        let renamed = EventKind::Modify(ModifyKind::Name(notify::event::RenameMode::To));
-        let lost = Event::new(EventKind::Other).set_flag(notify::event::Flag::Rescan);
-        for (event, hint) in [
-            (event(data), Some(Hint::Writing)),
-            (event(closed), Some(Hint::Changed)),
-            (event(read), None),
-            (other(data), None),
-            (other(closed), None),
-            (other(renamed), Some(Hint::Changed)),
-            (lost, Some(Hint::Changed)),
-        ] {
-            assert_eq!(hint_of(&event, &config, &Awaited::default()), hint, "{event:?}");
-        }
-    }
-
-    #[test]
-    fn of_the_ancestor_of_a_folder_that_is_not_there_only_the_way_to_it_matters() {
-        let root = tempfile::tempdir().expect("a folder");
-        let wanted = root.path().join("some/policies");
-        let (told, events) = std::sync::mpsc::channel();
-        let look = move |hint| told.send(hint).expect("the test waits");
-        let mut watch = Watch::new(|path| path.ends_with("a.wasm"), look);
-        let patience = Duration::from_secs(30);
-        watch.keep(std::slice::from_ref(&wanted));
-        std::fs::write(root.path().join("other"), "").expect("written");
-        std::fs::create_dir(root.path().join("beside")).expect("made");
-        std::fs::create_dir(root.path().join("some")).expect("made");
-        assert_eq!(events.recv_timeout(patience), Ok(Hint::Changed));
-        watch.keep(std::slice::from_ref(&wanted));
-        std::fs::create_dir(&wanted).expect("made");
-        assert_eq!(events.recv_timeout(patience), Ok(Hint::Changed));
-        assert!(events.try_recv().is_err(), "what came beside was told");
-        watch.keep(std::slice::from_ref(&wanted));
-        std::fs::write(wanted.join("a.wasm"), "").expect("written");
-        assert!(events.recv_timeout(patience).is_ok());
-    }
-
-    #[test]
-    fn a_link_that_leads_to_the_folder_brings_it() {
-        let root = tempfile::tempdir().expect("a folder");
-        let wanted = root.path().join("some/policies");
-        std::fs::create_dir_all(root.path().join("beside/policies")).expect("made");
-        let (told, events) = std::sync::mpsc::channel();
-        let mut watch = Watch::new(|_| false, move |hint| told.send(hint).expect("the test waits"));
-        watch.keep(std::slice::from_ref(&wanted));
-        std::os::unix::fs::symlink("beside", root.path().join("some")).expect("linked");
-        assert_eq!(events.recv_timeout(Duration::from_secs(30)), Ok(Hint::Changed));
-        assert_eq!(Nearest::of(&wanted).map(|one| one.awaited), Some(None));
-    }
-}
+mod tests;

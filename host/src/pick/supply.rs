@@ -4,10 +4,12 @@
 //! that were started, configured and tried, swapped in while requests go on. One thread. Invariants: a
 //! generation that does not start changes nothing and is not tried again until the file changes, unless
 //! the machine was short of something; a pool that the configuration changes keeps what serves it until
-//! what is wanted instead has started, and a new pool is offered only when it has its guests; a guest
+//! what is wanted instead has started, and a new pool is offered only when it has its guests; nothing that this
+//! thread does waits for the compilation of a file; a guest
 //! that failed is rebuilt after a jittered, doubling back-off, and one that fails too often makes way
 //! for the last good generation; what else happens in the folder never keeps a change from being seen.
 
+mod coming;
 mod plans;
 mod seat;
 mod shadows;
@@ -32,6 +34,7 @@ use crate::config::PoolConfig;
 use crate::policy::library::is_of_policy;
 use crate::policy::{Entry, Kind, Library, PolicyEngine, Rules, StartError, Steps};
 use crate::watch::{Hint, Pace, Watch};
+use coming::Coming;
 use plans::Plan;
 use seat::Seat;
 use shadows::Place;
@@ -94,6 +97,8 @@ pub struct Supply {
     library: Library,
     folder: PathBuf,
     watch: Watch,
+    /// The configuration that is taken when its files are compiled.
+    coming: Option<Coming>,
     served: Vec<Served>,
     pools: Arc<Pools>,
     scorers: Arc<Scorers>,
@@ -142,6 +147,7 @@ impl Supply {
             library,
             folder,
             watch,
+            coming: None,
             served,
             pools,
             scorers,
@@ -175,7 +181,7 @@ impl Supply {
         self.watch.keep(std::slice::from_ref(&self.folder));
         // Nothing is served yet: there is nobody to give way to.
         self.library.compile_last(false);
-        self.library.rescan();
+        self.look();
         self.configure(pools);
         self.library.compile_last(true);
     }
@@ -187,20 +193,15 @@ impl Supply {
         self.library.compile_beside(move || wake.send(Event::Compiled).unwrap_or_default());
         loop {
             let seats = self.served.iter().flat_map(|served| &served.seats);
-            let due =
-                seats.filter_map(Seat::due).chain(self.library.due()).chain(self.next_entry());
+            // What a coming configuration may bring back is not given up.
+            let removed = self.library.due().filter(|_| self.coming.is_none());
+            let due = seats.filter_map(Seat::due).chain(removed).chain(self.next_entry());
             let due = due.chain(self.library.collect_due());
             let due = due.fold(pace.due(), Instant::min);
             match self.events.1.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Event::Look(hint)) => pace.note(hint, Instant::now()),
                 Ok(Event::LookNow) => pace.hurry(Instant::now()),
-                Ok(Event::Configure(setup)) => {
-                    self.library.set_rules(setup.rules);
-                    self.move_to(setup.folder);
-                    self.library.rescan_now();
-                    self.configure(&setup.pools);
-                    setup.done.send(()).ok(); // nobody waits if the process is stopping
-                }
+                Ok(Event::Configure(setup)) => self.prepare(setup),
                 Ok(Event::Wish(wish)) => self.follow(wish),
                 Ok(Event::Failed { pool, kind, serial }) => self.failed(pool, kind, serial),
                 Ok(Event::Passed { pool, serial, figures }) => self.passed(pool, serial, &figures),
@@ -209,24 +210,32 @@ impl Supply {
                     return self.end_shadows();
                 }
             }
-            if self.library.collect() {
+            if let Some(file) = self.library.collect() {
                 self.supply();
+                self.came(&file);
                 pace.hurry(Instant::now());
             }
             if Instant::now() >= pace.due() {
                 self.watch.keep(std::slice::from_ref(&self.folder));
-                if self.library.rescan() {
+                if self.look() {
                     self.supply();
                 }
                 pace.looked(Instant::now());
             }
-            if self.library.give_up(Instant::now()) {
+            self.configure_if_ready();
+            if self.coming.is_none() && self.library.give_up(Instant::now()) {
                 self.supply();
             }
             self.follow_schedules();
             self.start_again();
             self.settle_shadows();
         }
+    }
+
+    /// Looks at the folder; true when any entry changed.
+    fn look(&mut self) -> bool {
+        let watch = &self.watch;
+        self.library.rescan(&|path| watch.is_writing(path))
     }
 
     /// Works for these pools from now on.

@@ -9,26 +9,25 @@
 
 mod beside;
 mod entry;
+mod look;
 mod names;
 mod rules;
 mod wish;
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::builtin::BUILTIN;
 use super::engine::{Limits, PolicyEngine};
-use super::module::{Form, Generation, Module, ModuleError, read_file};
+use super::module::{Form, Generation, Module, ModuleError};
 use super::signature::Vouch;
 use super::steps::Steps;
 use crate::config::SignatureMode;
 pub use entry::{Entry, Kept, Origin, Refused, Waiting};
+use names::Nameless;
 pub(crate) use names::is_of_policy;
-use names::{Nameless, policy_name};
 pub use rules::Rules;
 pub use wish::WishError;
 
@@ -61,6 +60,8 @@ pub struct Library {
     /// Who waits for what is compiled beside; `None`: it is waited for here.
     wake: Option<beside::Wake>,
     compiling: Option<beside::Compiling>,
+    /// Files that wait until another one is compiled, in this order.
+    turned_away: Vec<PathBuf>,
     /// Told whenever an entry changes.
     show: Show,
 }
@@ -87,6 +88,7 @@ impl Library {
             rules: Rules::default(),
             wake: None,
             compiling: None,
+            turned_away: Vec::new(),
             show: Box::new(show),
         }
     }
@@ -188,112 +190,6 @@ impl Library {
         changed
     }
 
-    /// Looks at the folder; true when any entry changed.
-    pub fn rescan(&mut self) -> bool {
-        let Some(files) = self.files() else { return false };
-        let mut changed = false;
-        let removed: Vec<_> =
-            self.seen.keys().filter(|path| !files.contains_key(*path)).cloned().collect();
-        for path in removed {
-            self.seen.remove(&path);
-            changed |= self.remove(&path);
-        }
-        for (path, name) in files {
-            changed |= self.look_at(&path, &name);
-        }
-        changed
-    }
-
-    /// The policy files by path; `None` when the folder cannot be listed now, which says nothing
-    /// about what is in it.
-    fn files(&mut self) -> Option<BTreeMap<PathBuf, Arc<str>>> {
-        let listed = fs::read_dir(&self.folder).and_then(|entries| {
-            entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>, _>>()
-        });
-        let folder = self.folder.display();
-        let paths = match listed {
-            Ok(paths) => paths,
-            Err(error) if error.kind() == ErrorKind::NotFound && self.seen.is_empty() => {
-                if !self.complained {
-                    tracing::info!(%folder, "no policies folder yet; the built-in policies serve");
-                }
-                self.complained = true;
-                return Some(BTreeMap::new());
-            }
-            Err(error) => {
-                if !self.complained {
-                    tracing::error!(
-                        %folder, %error,
-                        "cannot list the policies folder: its policies serve on (an empty folder gives \
-                         their names back to the built-in ones)"
-                    );
-                }
-                self.complained = true;
-                return None;
-            }
-        };
-        self.complained = false;
-        self.nameless.tell(&paths);
-        let named = |path: PathBuf| policy_name(&path).map(|name| (path, name));
-        Some(paths.into_iter().filter_map(named).collect())
-    }
-
-    /// Loads a file if its content is new, or who vouches for it.
-    fn look_at(&mut self, path: &Path, name: &Arc<str>) -> bool {
-        let file = match self.read(path, name) {
-            Ok(file) => file,
-            Err(reason) => {
-                let known = self.entries.get(name).and_then(|entry| entry.refused.as_ref());
-                if known.is_some_and(|refused| refused.path == path && refused.reason == reason) {
-                    return false;
-                }
-                self.seen.insert(path.to_owned(), None);
-                let path = path.to_owned();
-                self.refuse(name, Refused { path, generation: None, reason, steps: Vec::new() });
-                return true;
-            }
-        };
-        let look = Some((file.generation, file.vouch.clone()));
-        if self.seen.get(path) == Some(&look) {
-            return false;
-        }
-        self.seen.insert(path.to_owned(), look);
-        let refused = |reason: &str, generation| Refused {
-            path: path.to_owned(),
-            generation: Some(generation),
-            reason: reason.to_owned(),
-            steps: file.steps.taken(),
-        };
-        if let Some(other) = self.other_file(path, name) {
-            let other = other.display();
-            let reason =
-                format!("{other} has the same policy name and is used: remove one of them");
-            self.refuse(name, refused(&reason, file.generation));
-            return true;
-        }
-        if self.rules.trust.mode() == SignatureMode::Require && file.vouch.trouble().is_some() {
-            self.doubt(path, name, &file);
-        }
-        match (self.rules.trust.mode(), &file.vouch) {
-            (SignatureMode::Require, Vouch::Missing(why)) => {
-                self.wait(path, name, file.generation, why)
-            }
-            (SignatureMode::Require, Vouch::Wrong(why)) => {
-                self.refuse(name, refused(why, file.generation));
-            }
-            _ => self.load(path, name, file),
-        }
-        true
-    }
-
-    /// A file's content and who vouches for it.
-    fn read(&self, path: &Path, name: &str) -> Result<Content, String> {
-        let bytes = read_file(path, self.rules.limits(name).file_bytes)?;
-        let (generation, steps) = (Generation::of(&bytes), Steps::default());
-        let (signatures, vouch) = self.rules.trust.judge_beside(path, generation, &steps);
-        Ok(Content { bytes, generation, signatures, vouch, steps })
-    }
-
     /// Checks and compiles a file's content and takes it, or notes what is wrong with it.
     fn load(&mut self, path: &Path, name: &Arc<str>, file: Content) {
         let is_kept = |kept: &&Kept| kept.generation() == file.generation;
@@ -301,6 +197,7 @@ impl Library {
         let kept = entry.and_then(|entry| entry.generations.iter().find(is_kept)).cloned();
         if kept.is_none() && self.compiling.is_some() {
             self.seen.remove(path); // its turn comes at another look
+            self.turned_away.push(path.to_owned());
             return;
         }
         if let (SignatureMode::Warn, Some(why)) = (self.rules.trust.mode(), file.vouch.trouble()) {
@@ -343,16 +240,6 @@ impl Library {
         self.shown();
     }
 
-    /// Another file of the same name that is in use.
-    fn other_file(&self, path: &Path, name: &Arc<str>) -> Option<PathBuf> {
-        match &self.entries.get(name)?.newest()?.origin {
-            Origin::File(used) if used != path && self.seen.contains_key(used) => {
-                Some(used.clone())
-            }
-            _ => None,
-        }
-    }
-
     fn accept(&mut self, name: &Arc<str>, kept: Kept) {
         let entry = self.entries.entry(Arc::clone(name)).or_default();
         let (kind, generation, vouch) = (kept.module.kind(), kept.generation(), kept.vouch.clone());
@@ -372,30 +259,6 @@ impl Library {
         }
     }
 
-    /// What serves was taken from this file, and nobody vouches for it any more: it serves on, and is shown.
-    fn doubt(&mut self, path: &Path, name: &str, file: &Content) {
-        let entry = self.entries.get_mut(name);
-        let newest = entry.and_then(|entry| entry.generations.first_mut()).filter(|newest| {
-            newest.generation() == file.generation && newest.origin == Origin::File(path.to_owned())
-        });
-        if let Some(newest) = newest {
-            newest.vouch = file.vouch.clone();
-        }
-    }
-
-    /// A good file, for all that is known, that nobody vouches for yet.
-    fn wait(&mut self, path: &Path, name: &Arc<str>, generation: Generation, why: &str) {
-        let entry = self.entries.entry(Arc::clone(name)).or_default();
-        entry.refused.take_if(|refused| refused.path == path);
-        let since = Instant::now();
-        let path = path.to_owned();
-        entry.waiting =
-            Some(Waiting { path: path.clone(), generation, why: why.to_owned(), since });
-        self.shown();
-        let file = path.display();
-        tracing::info!(policy = %name, %file, %generation, why, "policy waits for its signature");
-    }
-
     fn refuse(&mut self, name: &Arc<str>, refused: Refused) {
         let entry = self.entries.entry(Arc::clone(name)).or_default();
         let kept = entry.newest().map(|kept| kept.generation().to_string());
@@ -412,27 +275,6 @@ impl Library {
     /// What is told can be looked at.
     fn shown(&self) {
         (self.show)(&self.entries);
-    }
-
-    /// A file is gone.
-    fn remove(&mut self, path: &Path) -> bool {
-        let Some(name) = policy_name(path) else {
-            return false;
-        };
-        let Some(entry) = self.entries.get_mut(&name) else {
-            return false;
-        };
-        entry.refused.take_if(|refused| refused.path == path);
-        entry.waiting.take_if(|waiting| waiting.path == path);
-        let in_use = entry.newest().map(|kept| &kept.origin);
-        if in_use == Some(&Origin::File(path.to_owned())) {
-            let grace = self.rules.grace;
-            tracing::info!(policy = %name, ?grace, "policy file removed, its generation serves on for a while");
-            entry.removed = Some(Instant::now());
-            // A second file of the same name was refused because of this one: look at it again.
-            self.seen.retain(|other, _| policy_name(other).as_ref() != Some(&name));
-        }
-        true
     }
 
     fn load_built_in(&mut self, name: &str) {

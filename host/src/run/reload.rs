@@ -108,6 +108,10 @@ impl Reload {
                 host.look();
             }
         }
+        // Half of a file says nothing; who asks is told of what is there.
+        if !asked && self.is_being_written(loadline) {
+            return;
+        }
         match self.origin.read_again(self.had_file) {
             Ok(written) => {
                 self.had_file |= written.file.is_some();
@@ -199,6 +203,13 @@ impl Reload {
             }
             self.said = Some(text);
         }
+    }
+
+    /// Whether somebody is writing one of the files.
+    fn is_being_written(&self, loadline: &Loadline) -> bool {
+        let files = files(&self.origin, loadline);
+        let linked = files.iter().filter_map(|file| file.canonicalize().ok());
+        files.iter().cloned().chain(linked).any(|file| self.watch.is_writing(&file))
     }
 
     /// Watches where the file is, where it is linked to, and where the secrets are.

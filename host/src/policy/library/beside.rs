@@ -1,9 +1,10 @@
 //! Files that are compiled while the library goes on: a new content in, later its generation or what is
 //! wrong with it.
 //!
-//! Invariants: one at a time, the others wait for the next look at the folder; what the folder does not
-//! hold any more when it is ready is thrown away.
+//! Invariants: one at a time, the others wait for the next look at the folder, and whoever waited comes first
+//! there; what the folder does not hold any more when it is ready is thrown away.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,32 +31,27 @@ impl Library {
         self.wake = Some(Arc::new(wake));
     }
 
-    /// Takes what was compiled meanwhile, if it is ready; true: look at the folder again, others may wait.
-    pub fn collect(&mut self) -> bool {
-        let Some(compiling) = &mut self.compiling else { return false };
-        let Some(loaded) = compiling.loading.poll() else { return false };
+    /// Takes what was compiled meanwhile, if it is ready; of which file: look at the folder again, others may
+    /// wait.
+    pub fn collect(&mut self) -> Option<PathBuf> {
+        let compiling = self.compiling.as_mut()?;
+        let loaded = compiling.loading.poll()?;
+        let path = compiling.path.clone();
         self.end_of_compiling(loaded);
-        true
+        Some(path)
+    }
+
+    /// Files that are compiled, or wait until it is their turn.
+    #[must_use]
+    pub fn pending(&self) -> BTreeSet<PathBuf> {
+        let compiling = self.compiling.iter().map(|compiling| &compiling.path);
+        compiling.chain(&self.turned_away).cloned().collect()
     }
 
     /// When to [`collect`](Self::collect) though nobody was woken.
     #[must_use]
     pub fn collect_due(&self) -> Option<Instant> {
         self.compiling.as_ref().map(|compiling| Instant::now() + compiling.loading.looks_in())
-    }
-
-    /// Looks at the folder and waits for everything in it; true when any entry changed.
-    pub fn rescan_now(&mut self) -> bool {
-        let wake = self.wake.take();
-        let mut changed = false;
-        if let Some(Compiling { loading, .. }) = &mut self.compiling {
-            let loaded = loading.wait();
-            self.end_of_compiling(loaded);
-            changed = true;
-        }
-        changed |= self.rescan();
-        self.wake = wake;
-        changed
     }
 
     /// Begins to compile a file's content.
