@@ -2,6 +2,7 @@
 //! is made of, and nothing panics.
 
 mod features;
+mod initialiser;
 
 use std::sync::Arc;
 

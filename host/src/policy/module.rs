@@ -1,11 +1,11 @@
 //! Bytes of a policy file to a checked, compiled module.
 //!
-//! A file is a component, or a core module that exports the contract's functions and is wrapped here.
-//! The component type that tools leave in a core module is not read but replaced by our own copy of the
-//! contract: the file is untrusted, and so is every parser that it reaches. Every check has its own
+//! A file is a component, or a core module that exports the contract's functions and is wrapped as one. The
+//! file is untrusted, and so is every parser that it reaches. Every check has its own
 //! message that says what to do. Precompiled code is never accepted, files are read into memory and
 //! never mapped, and a compiler that panics or takes too long is a refused module.
 
+mod core;
 mod error;
 
 use std::fmt;
@@ -16,27 +16,22 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use wasmparser::{FunctionBody, Operator, Parser, Payload, ValidPayload, Validator};
 use wasmtime::component::Component;
-use wit_parser::Resolve;
 
 use super::compiler::Work;
 use super::engine::PolicyEngine;
 use super::features;
 use super::guest::{FormulaPre, StrategyPre};
 use super::steps::Steps;
-use super::wasi::{is_wasi, trapping};
+use super::wasi::is_wasi;
 use crate::config::Wasi;
 use crate::watch::{ReadError, read};
 use error::LENGTH_HINT;
 pub use error::ModuleError;
 
-/// The contract.
-const WIT: &str = include_str!("../../../sdk/policy/wit/policy.wit");
 /// The contract's package, without version.
 const PACKAGE: &str = "loadline:policy/";
 /// The contract's major version, which a component must have.
 const CONTRACT: u64 = 1;
-/// Its whole version, which a core module must have: it is wrapped by our copy.
-const CONTRACT_VERSION: &str = "1.0.0";
 /// Nesting of blocks in a function at most: the compiler's stack must hold it, and no program that
 /// anybody writes comes near.
 const NESTING_MAX: u32 = 1_000;
@@ -305,23 +300,7 @@ fn as_component(bytes: &[u8], wasi: Wasi) -> Result<Vec<u8>, ModuleError> {
     if !Parser::is_core_wasm(bytes) {
         return Err(ModuleError::NotWasm { found: looks_like(bytes) });
     }
-    let (kind, code) = check_core(bytes, wasi)?;
-    wrap(kind, code).map_err(|error| ModuleError::Shape { reason: format!("{error:#}") })
-}
-
-/// The component of a core module that exports the contract's functions.
-fn wrap(kind: Kind, mut code: Vec<u8>) -> Result<Vec<u8>, anyhow::Error> {
-    let mut resolve = Resolve::default();
-    let package = resolve.push_str("policy.wit", WIT)?;
-    let world = resolve.select_world(&[package], Some(&format!("{kind}-policy")))?;
-    let encoding = wit_component::StringEncoding::UTF8;
-    wit_component::embed_component_metadata(&mut code, &resolve, world, encoding)?;
-    let mut encoder = wit_component::ComponentEncoder::default().module(&code)?;
-    // There are none left but where an operator has allowed them.
-    for (name, module) in trapping(&code)? {
-        encoder = encoder.adapter(&name, &module)?;
-    }
-    encoder.validate(false).encode()
+    core::as_component(bytes, wasi)
 }
 
 fn looks_like(bytes: &[u8]) -> &'static str {
@@ -331,45 +310,6 @@ fn looks_like(bytes: &[u8]) -> &'static str {
         [0, b'a', b's', b'm', ..] => "an unknown version of the binary format",
         [b'(', ..] => "WebAssembly text, compile it first",
         _ => "no WebAssembly header",
-    }
-}
-
-/// A core module: valid, without foreign imports, exporting one kind of policy. Its kind, and itself
-/// without custom sections.
-fn check_core(bytes: &[u8], wasi: Wasi) -> Result<(Kind, Vec<u8>), ModuleError> {
-    let (mut imports, mut exports) = (Vec::new(), Vec::new());
-    let mut code = wasm_encoder::Module::new();
-    Validator::new_with_features(features::allowed()).validate_all(bytes).map_err(invalid)?;
-    for payload in Parser::new(0).parse_all(bytes) {
-        let payload = payload.map_err(invalid)?;
-        if let Some((id, range)) = payload.as_section()
-            && !matches!(payload, Payload::CustomSection(_))
-        {
-            code.section(&wasm_encoder::RawSection { id, data: &bytes[range] });
-        }
-        match payload {
-            Payload::ImportSection(section) => {
-                for import in section.into_imports() {
-                    imports.push(import.map_err(invalid)?.module.to_owned());
-                }
-            }
-            Payload::ExportSection(section) => {
-                for export in section {
-                    exports.push(export.map_err(invalid)?.name.to_owned());
-                }
-            }
-            Payload::CodeSectionEntry(body) => check_nesting(&body)?,
-            _ => {}
-        }
-    }
-    check_imports(imports.iter().map(String::as_str), wasi)?;
-    // `loadline:policy/strategy@1.0.0#pick`: a function of an interface.
-    let interfaces = exports.iter().filter_map(|export| Some(export.split_once('#')?.0));
-    let kind = kind_of(interfaces.clone())?;
-    let wrapped = format!("{PACKAGE}{kind}@{CONTRACT_VERSION}");
-    match interfaces.filter(|interface| interface.starts_with(PACKAGE)).find(|i| **i != *wrapped) {
-        Some(other) => Err(ModuleError::Contract { found: other.to_owned() }),
-        None => Ok((kind, code.finish())),
     }
 }
 
