@@ -2,16 +2,12 @@
 //! farm. From fault reports of other hosts of WebAssembly.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use loadline::config::Wasi;
 use loadline::pick::{PickRequest, pick};
 use loadline::policy::guest::{Request, TargetView};
-use loadline::policy::{
-    FormulaGuest, Limits, Module, PolicyEngine, StartError, StrategyGuest, built_in_names,
-};
+use loadline::policy::{Limits, Module, PolicyEngine, StartError, StrategyGuest, built_in_names};
 use wit_component::ComponentEncoder;
 
 use crate::support::{Farm, built_in, formula, importing_strategy, pool, relabelled, strategy};
@@ -29,27 +25,6 @@ fn start(engine: &PolicyEngine, wasm: &[u8]) -> Result<StrategyGuest, StartError
 
 fn targets(loads: &[f64]) -> Vec<TargetView> {
     (0..).zip(loads).map(|(slot, load)| TargetView::new(slot, *load)).collect()
-}
-
-/// Ten minutes of ticks pass a guest by, and a million calls with ticks at any moment.
-#[test]
-fn deadlines_spare_guests_that_were_idle_and_calls_that_are_short() {
-    let ticks: Arc<AtomicU64> = Arc::default();
-    let ticked = Arc::clone(&ticks);
-    let beat = move || {
-        ticked.fetch_add(1, Ordering::Relaxed);
-        std::thread::park_timeout(Duration::from_micros(1)); // some 50 in truth
-    };
-    let limits = Limits { compile_last: false, ..Limits::default() };
-    let engine = PolicyEngine::with_beat(limits, beat).unwrap();
-    let mut guest = start(&engine, &built_in("least-loaded")).unwrap();
-    guest.update(0, 1, &targets(&[0.5, 0.25])).unwrap();
-    while ticks.load(Ordering::Relaxed) < 600_000 / 50 {
-        std::thread::yield_now();
-    }
-    for call in 0..1_000_000 {
-        guest.pick(REQUEST).unwrap_or_else(|fault| panic!("call {call}: {fault}"));
-    }
 }
 
 #[test]
@@ -345,22 +320,49 @@ async fn log_lines_that_are_dropped_are_counted() {
     farm.stop().await;
 }
 
-/// What comes in as lists is given back by the guests of the SDK.
-#[test]
-fn lists_without_number_leave_a_guests_memory_as_it_is() {
-    // A page or two more than they start with.
-    let engine = engine(Limits { memory_bytes: 1_400 << 10, ..Limits::default() });
-    let mut guest = start(&engine, &built_in("p2c")).unwrap();
-    let views = targets(&[0.5; 32]);
-    let name = Arc::from("weighted");
-    let module = Module::from_wasm(&engine, &built_in("weighted")).unwrap();
-    let mut formula = FormulaGuest::start(&engine, &name, &module, "{}").unwrap();
-    let (slots, values) = ((0..32).collect::<Vec<_>>(), vec![0.5; 64]);
-    for call in 0..100_000 {
-        guest.update(call, 1, &views).unwrap();
-        guest.pick_among(REQUEST, &slots).unwrap();
-        assert_eq!(formula.evaluate(call, &slots, &values).unwrap().len(), 32);
+/// What a guest has no use for it need not answer: every call that is not needed would fail here.
+#[tokio::test(flavor = "multi_thread")]
+async fn host_makes_no_call_that_nothing_needs() {
+    let late = "(if (i32.gt_u (global.get $picks) (i32.const 20)) (then unreachable))";
+    let wasm = strategy(&format!(
+        "(global $picks (mut i32) (i32.const 0)) (global $fed (mut i32) (i32.const 0))
+         (func $pick (param i64 i32 f64 i64 i64) (result i32)
+            (global.set $picks (i32.add (global.get $picks) (i32.const 1)))
+            (if (i32.eqz (global.get $fed)) (then (return (i32.const 128))))
+            (i32.store8 (i32.const 200) (i32.const 1)) (i32.store (i32.const 204) (i32.const 0))
+            i32.const 200)
+         (func $update (param i64 i32 i32 i32) (global.set $fed (i32.const 1)) {late})
+         (func $pick-among (param i64 i32 f64 i64 i64 i32 i32) (result i32) {late} i32.const 128)
+         (func $leave (param i32 i32) {late})
+         (func $save (result i32) {late} i32.const 128)
+         (func $admit (param i32) (result i32) unreachable)
+         (func $rebalance (param i64) (result i32) unreachable)"
+    ));
+    let evaluated = "(func $evaluate (param i64 i32 i32 i32 i32) (result i32)
+            (if (i32.eqz (local.get 2)) (then (global.set $tried (i32.const 1))))
+            (if (i32.and (global.get $tried) (i32.gt_u (local.get 2) (i32.const 1))) (then unreachable))
+            (i32.store (i32.const 192) (local.get 3)) (i32.store (i32.const 196) (local.get 2))
+            i32.const 192)
+         (global $tried (mut i32) (i32.const 0))
+         (func $leave (param i32 i32))";
+    let pools = vec![pool("default", "theirs", "mine")];
+    let files: [(&str, &[u8]); 2] = [("mine.wasm", &wasm), ("theirs.wasm", &formula(evaluated))];
+    let mut farm = Farm::with_files(pools, &files).await;
+    farm.report(&["a"], &[("cpu", 0.5)]);
+    farm.eligible(1).await;
+    for _ in 0..100 {
+        assert_eq!(farm.target(""), "a");
     }
+    // It looks each 50 ms whether there is anything to be told; and a look at the folder changes nothing.
+    let looked = farm.host().pools().clock().now_ms() + 300;
+    while farm.host().pools().clock().now_ms() < looked {
+        assert_eq!(farm.target(""), "a");
+    }
+    for kind in ["formula", "strategy"] {
+        assert_eq!(farm.policy(kind)["faults"], 0, "{}", farm.policy(kind));
+    }
+    assert_eq!(farm.get("/v1/pools")[0]["picks"]["native"], 0);
+    farm.stop().await;
 }
 
 /// A guest that was built for WASI and never asks it for anything is taken where an operator says so; one that

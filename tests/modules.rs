@@ -1,6 +1,7 @@
 //! Files that are no good policies: each is refused with a message that says what to do, whatever it
 //! is made of, and nothing panics.
 
+mod deep;
 mod features;
 mod initialiser;
 
@@ -138,27 +139,6 @@ fn missing_and_mistyped_exports_are_named() {
     let both = r#"(module (func (export "loadline:policy/strategy@1.0.0#save"))
         (func (export "loadline:policy/formula@1.0.0#save")))"#;
     check_refused(&wat(both), "a file holds one policy: build one file of each");
-}
-
-#[test]
-fn deep_and_large_code_neither_overflows_nor_hangs() {
-    let engine = engine();
-    let nested = |depth| {
-        let (open, close) = ("block ".repeat(depth), "end ".repeat(depth));
-        strategy(&format!("(func $leave (param i32 i32) {open}{close})"))
-    };
-    assert!(Module::from_wasm(&engine, &nested(999)).is_ok());
-    check_refused(&nested(50_000), "a function nests more than 1000 blocks");
-    // One expression of a hundred thousand operators, and as many functions as a large policy has.
-    let chain = "(local.get 1) i32.add ".repeat(100_000);
-    let long = strategy(&format!("(func $leave (param i32 i32) local.get 0 {chain} drop)"));
-    assert!(Module::from_wasm(&engine, &long).is_ok());
-    let many = strategy(&"(func (param i32) (result i32) local.get 0)".repeat(5_000));
-    assert!(Module::from_wasm(&engine, &many).is_ok());
-    let limits = Limits { file_bytes: 1_000, ..Limits::default() };
-    let small = PolicyEngine::new(limits).unwrap();
-    let error = Module::from_wasm(&small, &built_in("p2c")).expect_err("too long").to_string();
-    assert!(error.contains("more than 1000 bytes: raise host.limits.file"), "{error}");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //!   LOADLINE_STRAIN=20 cargo test -p loadline-tests strain -- --nocapture --test-threads 1
 
 mod compile;
+mod endurance;
 mod loss;
 mod misbehaving;
 mod reloads;

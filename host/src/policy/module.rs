@@ -35,6 +35,9 @@ const CONTRACT: u64 = 1;
 /// Nesting of blocks in a function at most: the compiler's stack must hold it, and no program that
 /// anybody writes comes near.
 const NESTING_MAX: u32 = 1_000;
+/// Blocks and branches in a function at most: the compiler's time grows with their square, and so many are half a
+/// minute. Interpreters of large languages have some thousand.
+const BLOCKS_MAX: u32 = 50_000;
 
 /// The content of a policy file of so many bytes at most.
 ///
@@ -329,7 +332,7 @@ fn check_component(bytes: &[u8], wasi: Wasi) -> Result<Kind, ModuleError> {
         match payload {
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
             Payload::End(_) => depth = depth.saturating_sub(1),
-            Payload::CodeSectionEntry(body) => check_nesting(&body)?,
+            Payload::CodeSectionEntry(body) => check_blocks(&body)?,
             Payload::ComponentImportSection(section) if depth == 0 => {
                 for import in section {
                     imports.push(import.map_err(invalid)?.name.name.to_owned());
@@ -347,20 +350,30 @@ fn check_component(bytes: &[u8], wasi: Wasi) -> Result<Kind, ModuleError> {
     kind_of(exports.iter().map(String::as_str))
 }
 
-fn check_nesting(body: &FunctionBody<'_>) -> Result<(), ModuleError> {
+fn check_blocks(body: &FunctionBody<'_>) -> Result<(), ModuleError> {
     let invalid =
         |error: wasmparser::BinaryReaderError| ModuleError::Invalid { reason: error.to_string() };
-    let mut depth = 1_u32; // the function itself
+    let (mut depth, mut blocks) = (1_u32, 0_u32); // the function itself
     for operator in body.get_operators_reader().map_err(invalid)? {
         match operator.map_err(invalid)? {
-            Operator::Block { .. } | Operator::Loop { .. } | Operator::If { .. } => depth += 1,
+            Operator::Block { .. } | Operator::Loop { .. } | Operator::If { .. } => {
+                (depth, blocks) = (depth + 1, blocks + 1);
+            }
+            Operator::Else
+            | Operator::Br { .. }
+            | Operator::BrIf { .. }
+            | Operator::BrTable { .. } => blocks += 1,
             Operator::End => depth = depth.saturating_sub(1),
             _ => {}
         }
-        if depth > NESTING_MAX {
-            let reason = format!("a function nests more than {NESTING_MAX} blocks");
-            return Err(ModuleError::Invalid { reason });
-        }
+        let reason = if depth > NESTING_MAX {
+            format!("a function nests more than {NESTING_MAX} blocks: split it")
+        } else if blocks > BLOCKS_MAX {
+            format!("a function has more than {BLOCKS_MAX} blocks and branches: split it")
+        } else {
+            continue;
+        };
+        return Err(ModuleError::Invalid { reason });
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use wit_parser::Resolve;
 
 use super::super::features;
 use super::super::wasi::trapping;
-use super::{Kind, ModuleError, PACKAGE, check_imports, check_nesting, invalid, kind_of};
+use super::{Kind, ModuleError, PACKAGE, check_blocks, check_imports, invalid, kind_of};
 use crate::config::Wasi;
 
 /// The contract.
@@ -74,7 +74,7 @@ fn check(bytes: &[u8], wasi: Wasi) -> Result<(Kind, Vec<u8>), ModuleError> {
                     exports.push(export.map_err(invalid)?.name.to_owned());
                 }
             }
-            Payload::CodeSectionEntry(body) => check_nesting(&body)?,
+            Payload::CodeSectionEntry(body) => check_blocks(&body)?,
             _ => {}
         }
     }
