@@ -1,6 +1,7 @@
 //! Files that are no good policies: each is refused with a message that says what to do, whatever it
 //! is made of, and nothing panics.
 
+mod counts;
 mod deep;
 mod features;
 mod initialiser;

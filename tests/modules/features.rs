@@ -16,6 +16,8 @@ const CORE: &[(&str, &str)] = &[
     ("(type (struct))", "gc"),
     ("(func (drop (ref.i31 (i32.const 1))))", "gc"),
     ("(type $f (func)) (func (param (ref $f)) (call_ref $f (local.get 0)))", "function-references"),
+    ("(table 1 externref)", "externref"),
+    ("(func (param externref))", "externref"),
     ("(tag)", "exceptions"),
     ("(func (try_table (catch_all 0)))", "exceptions"),
     ("(func try catch_all end)", "legacy-exceptions"),

@@ -5,7 +5,7 @@
 use wasmparser::{Validator, WasmFeatures};
 
 /// What a policy has no use for, each by the name that compilers have for it.
-const REFUSED: [(&str, WasmFeatures); 16] = [
+const REFUSED: [(&str, WasmFeatures); 17] = [
     ("memory64", WasmFeatures::MEMORY64),
     ("multi-memory", WasmFeatures::MULTI_MEMORY),
     ("threads (atomics)", WasmFeatures::THREADS),
@@ -20,6 +20,7 @@ const REFUSED: [(&str, WasmFeatures); 16] = [
     ("custom-page-sizes", WasmFeatures::CUSTOM_PAGE_SIZES),
     ("memory-control", WasmFeatures::MEMORY_CONTROL),
     ("wide-arithmetic", WasmFeatures::WIDE_ARITHMETIC),
+    ("externref (reference-types)", WasmFeatures::GC_TYPES),
     ("async (futures, streams and tasks of components)", ASYNC),
     ("types of components that are not settled yet", UNSETTLED),
 ];

@@ -20,8 +20,13 @@ const WORDS_BYTES_MAX: usize = 1_024;
 /// Log lines of a guest in one [`LOG_WINDOW`]; more are counted and dropped.
 const LOG_LINES_MAX: u32 = 20;
 const LOG_WINDOW: Duration = Duration::from_secs(10);
-/// Tables, memories and instances of one guest: a policy needs a handful.
-const ITEMS_MAX: usize = 16;
+/// Instances of core modules in one guest: three for a policy of the SDK, which is joined to the host by two small
+/// ones; one more for an initialiser, and for each version of WASI. Linkers of other languages add some.
+const INSTANCES_MAX: usize = 9;
+/// Tables of one guest: its own, and the one through which it calls the host.
+const TABLES_MAX: usize = 4;
+/// Memories of one guest: its own, and one of an adapter.
+const MEMORIES_MAX: usize = 2;
 /// Ticks that a call may take whose thread hardly runs, in those of its budget.
 const STARVED_TICKS_MAX: u64 = 20;
 /// Elements of a guest's tables.
@@ -147,15 +152,15 @@ impl ResourceLimiter for State {
     }
 
     fn instances(&self) -> usize {
-        ITEMS_MAX
+        INSTANCES_MAX
     }
 
     fn tables(&self) -> usize {
-        ITEMS_MAX
+        TABLES_MAX
     }
 
     fn memories(&self) -> usize {
-        ITEMS_MAX
+        MEMORIES_MAX
     }
 }
 
