@@ -80,8 +80,9 @@ fn twin<S: Strategy>(host: u64) -> Result<Box<dyn Chooser>, String> {
     Ok(Box::new(Native::<S>::start("{}", host)?))
 }
 
+/// Without outcomes, which of all that run here only `balanced` hears, and only where requests fail.
 fn base() -> Setup {
-    Setup { requests: REQUESTS, ..Setup::default() }
+    Setup { requests: REQUESTS, outcomes: false, ..Setup::default() }
 }
 
 /// Every setup with every seed, on all cores; in order.
@@ -256,6 +257,7 @@ fn one_host() -> bool {
         ("round robin", turns, base()),
         ("P2C on reports", Who::Baseline(Baseline::P2cReport), base()),
         ("lowest report", Who::Baseline(Baseline::LowestReport), base()),
+        ("balanced, outcomes told", Who::Balanced, Setup { outcomes: true, ..base() }),
         ("balanced, delay 0.5", Who::Balanced, Setup { delay: 0.5, ..base() }),
         ("balanced, at 0.7", Who::Balanced, Setup { utilisation: 0.7, ..base() }),
         ("round robin, at 0.7", turns, Setup { utilisation: 0.7, ..base() }),

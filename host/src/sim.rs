@@ -10,12 +10,16 @@
     reason = "virtual time and counts of a simulation are far below the limits of their types"
 )]
 
+mod averages;
 pub mod chooser;
+mod clients;
 pub mod compare;
+mod host;
 pub mod measure;
 pub mod scenario;
 mod server;
 pub mod setup;
+mod tally;
 mod world;
 
 use chooser::{Baseline, BaselineChooser, Chooser};

@@ -323,7 +323,7 @@ fn single(setup: &Setup, outcome: &Outcome) -> Single {
 #[expect(clippy::cast_precision_loss, reason = "counts of a simulation are below 2^53")]
 fn unstable(setup: &Setup, outcome: &Outcome) -> bool {
     let measured = setup.requests - setup.requests / 10;
-    let left = measured.saturating_sub(outcome.responses.count()) as f64;
+    let left = measured.saturating_sub(outcome.responses.count() + outcome.failed) as f64;
     left > LEFT_MAX * measured as f64 && left > GROWS * outcome.inside
 }
 

@@ -2,11 +2,21 @@
 
 use crate::quantiles::Quantiles;
 
+/// Units over which a server's share is averaged before it is judged: in one unit it gets few picks.
+const WINDOW: usize = 5;
+/// Share of the fair one below which a slowed server's must fall, and to which it must return.
+const REACTED: f64 = 0.4;
+const RECOVERED: f64 = 0.8;
+
 /// What one run showed, the warm-up left out; times in units.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Response times of all requests, in units of one mean service time.
+    /// Response times of requests that were served, in units of one mean service time.
     pub responses: Quantiles,
+    /// Mean time in the system of all requests, those that failed too.
+    pub stay: f64,
+    /// Requests that failed.
+    pub failed: u64,
     /// Time mean of requests inside all servers and the central queue.
     pub inside: f64,
     /// Requests a unit.
@@ -15,13 +25,25 @@ pub struct Outcome {
     pub imbalance: f64,
     /// Time mean of the longest queue.
     pub longest: f64,
+    /// Time mean of the standard deviation of the queues' lengths.
+    pub deviation: f64,
+    /// The longest queue of all.
+    pub peak: usize,
+    /// Jain's index of what the servers were given, by speed: 1 even, 1/n all to one.
+    pub evenness: f64,
+    /// Share of the requests with a key that went elsewhere than that key's last one; NaN without keys.
+    pub moved: f64,
     /// The largest share of one server in the picks of a report period, averaged.
     pub herd_share: f64,
     /// Of the server with the incident: its share of the picks over its fair share, by unit since
     /// the start of the incident.
     pub reaction: Vec<f64>,
+    /// The same since its end.
+    pub recovery: Vec<f64>,
     /// The longest queue that server had.
     pub reaction_queue: usize,
+    /// Picks of it during the incident beyond what its speed then is worth.
+    pub excess: f64,
     /// Picks of a server that had crashed and was not heard of for the dead rule's time.
     pub picks_of_dead: u64,
     /// Requests for which nobody was chosen: they went to any server.
@@ -29,12 +51,29 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// How far Little's law is missed: the mean number inside against rate × mean response, as a
+    /// How far Little's law is missed: the mean number inside against rate × mean time inside, as a
     /// ratio. 1 but for the ends of the run, or the bookkeeping is wrong.
     #[must_use]
     pub fn little(&self) -> f64 {
-        self.inside / (self.rate * self.responses.mean())
+        self.inside / (self.rate * self.stay)
     }
+}
+
+/// Units from the start of an incident until five of them together give the server less than 0.4 of
+/// its fair share, of `shares` by unit, best the mean of many runs; `None`: never, or too few units.
+#[must_use]
+pub fn reacted_after(shares: &[f64]) -> Option<usize> {
+    shares.windows(WINDOW).position(|units| average(units) < REACTED)
+}
+
+/// Units from its end until five of them together give it 0.8 of its fair share.
+#[must_use]
+pub fn recovered_after(shares: &[f64]) -> Option<usize> {
+    shares.windows(WINDOW).position(|units| average(units) >= RECOVERED)
+}
+
+fn average(units: &[f64]) -> f64 {
+    units.iter().sum::<f64>() / units.len() as f64
 }
 
 /// A mean with its 95 % interval over seeds.
@@ -57,5 +96,21 @@ impl Estimate {
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
         let t = T.get(values.len() - 1).copied().unwrap_or(1.96);
         Self { mean, within: t * (squares / (n - 1.0) / n).sqrt() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_unit_without_picks_is_no_reaction() {
+        let mut shares = vec![1.0; 20];
+        shares[3] = 0.0;
+        assert_eq!(reacted_after(&shares), None);
+        shares[10..].fill(0.3);
+        assert_eq!(reacted_after(&shares), Some(10));
+        assert_eq!(recovered_after(&[0.2, 0.9, 0.1, 0.7, 0.8, 0.8, 0.9, 0.8]), Some(3));
+        assert_eq!(reacted_after(&[0.0; 4]), None, "too few to judge");
     }
 }

@@ -5,14 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::ops::RangeInclusive;
 use std::path::Path;
 
 use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::chooser::Baseline;
-use super::setup::{Setup, Speeds};
+use super::setup::Setup;
 use crate::config::nearest;
 
 macro_rules! scenarios {
@@ -272,7 +271,7 @@ impl Scenario {
         for value in values {
             let mut table = self.setup.clone();
             table.insert(self.key.clone(), value.clone());
-            match setup(&table) {
+            match Setup::read(&table) {
                 Ok(setup) => points.push(Point {
                     label: label(value),
                     number: number(value),
@@ -314,67 +313,6 @@ fn baseline(written: &str) -> Result<(&'static str, Baseline), String> {
     })
 }
 
-/// A checked setup, or everything that is wrong with it.
-fn setup(table: &Table) -> Result<Setup, Vec<String>> {
-    let mut problems = Vec::new();
-    let keys = keys();
-    for (key, value) in table {
-        if !keys.contains(key) {
-            let hint = match nearest(key, keys.iter().map(String::as_str)) {
-                Some(near) => format!("did you mean {near}?"),
-                None => format!("there are {}", keys.join(", ")),
-            };
-            problems.push(format!("setup.{key}: unknown key, {hint}"));
-            continue;
-        }
-        let alone = Table::from_iter([(key.clone(), value.clone())]);
-        if let Err(error) = alone.try_into::<Setup>() {
-            problems.push(format!("setup.{key}: {}", error.message()));
-        }
-    }
-    if problems.is_empty()
-        && let Ok(setup) = table.clone().try_into::<Setup>()
-    {
-        problems = out_of_range(&setup);
-        if problems.is_empty() {
-            return Ok(setup);
-        }
-    }
-    Err(problems)
-}
-
-/// The keys that a setup has.
-fn keys() -> Vec<String> {
-    let all = Setup { incident: Some((0.0, 1.0)), ..Setup::default() };
-    let table = Table::try_from(all).unwrap_or_default();
-    table.into_iter().map(|(key, _)| key).collect()
-}
-
-fn out_of_range(setup: &Setup) -> Vec<String> {
-    let mut problems = Vec::new();
-    let mut check = |key: &str, value: f64, range: RangeInclusive<f64>| {
-        if !range.contains(&value) {
-            let (low, high) = (range.start(), range.end());
-            problems.push(format!("setup.{key}: {value} is not between {low} and {high}"));
-        }
-    };
-    #[expect(clippy::cast_precision_loss, reason = "what is too large stays too large")]
-    let count = |value: u64| value as f64;
-    check("servers", count(setup.servers as u64), 1.0..=10_000.0);
-    check("hosts", count(setup.hosts as u64), 1.0..=1_000.0);
-    check("requests", count(setup.requests), 100.0..=1e9);
-    check("utilisation", setup.utilisation, 0.01..=2.0);
-    check("every", setup.every, 0.001..=1e6);
-    check("delay", setup.delay, 0.0..=1e6);
-    check("loss", setup.loss, 0.0..=1.0);
-    check("slowed_to", setup.slowed_to, 0.0..=1.0);
-    if let Some((start, end)) = setup.incident {
-        check("incident", start, 0.0..=1e9);
-        check("incident", end, start..=1e9);
-    }
-    problems
-}
-
 fn number(value: &Value) -> Option<f64> {
     #[expect(clippy::cast_precision_loss, reason = "no setting is above 2^53")]
     let from_integer = value.as_integer().map(|integer| integer as f64);
@@ -391,16 +329,9 @@ fn label(value: &Value) -> String {
     }
 }
 
-impl Setup {
-    /// Whether all servers are alike.
-    #[must_use]
-    pub fn equal_speeds(&self) -> bool {
-        self.speeds == Speeds::Equal
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::setup::Speeds;
     use super::*;
 
     const GOOD: &str = r#"

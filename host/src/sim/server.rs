@@ -13,6 +13,10 @@ use super::setup::Discipline;
 pub(super) struct Job {
     pub(super) arrived: u64,
     pub(super) work: f64,
+    /// Number of the host that sent it.
+    pub(super) host: usize,
+    /// Whether it will be served and not fail.
+    pub(super) ok: bool,
 }
 
 /// One server.

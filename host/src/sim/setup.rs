@@ -2,7 +2,11 @@
 //!
 //! Every time is in units of one mean service time at speed 1.
 
+mod read;
+
 use serde::{Deserialize, Serialize};
+
+use super::world::UNIT;
 
 /// One simulated farm.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,12 +42,27 @@ pub struct Setup {
     pub loss: f64,
     /// What reports tell.
     pub content: Content,
+    /// A unit in milliseconds: what a strategy's and a host's own times are held against, as the ten
+    /// seconds of an average.
+    pub service_ms: f64,
+    /// Whether clients tell how their requests went, and hosts their averages of that.
+    pub outcomes: bool,
     /// The first server works at this share of its speed during `incident`.
     pub slowed_to: f64,
     /// Start and end of that; a share of 0 is a crash, which also ends its reports.
     pub incident: Option<(f64, f64)>,
+    /// Share of its requests that the first server fails, during `incident` or, without one, always.
+    pub failures: f64,
+    /// What a request that fails takes of its work: failing is often fast.
+    pub failure_work: f64,
     /// Whether other work comes and goes on every server: 10 units in 100, which leave it 0.3.
     pub antagonist: bool,
+    /// Keys of clients, each with its share of the requests; 0: requests carry none.
+    pub keys: u64,
+    /// How unequal the shares are: that of the n-th key is 1 / n to this power. 0: equal, 1: Zipf's law.
+    pub key_skew: f64,
+    /// Whether strategies are told each request's work, as its cost.
+    pub costs_known: bool,
     /// Requests, the first tenth of them to warm up.
     pub requests: u64,
 }
@@ -66,9 +85,16 @@ impl Default for Setup {
             delay: 0.0,
             loss: 0.0,
             content: Content::Counts,
+            service_ms: 1_000.0,
+            outcomes: true,
             slowed_to: 0.2,
             incident: None,
+            failures: 0.0,
+            failure_work: 0.05,
             antagonist: false,
+            keys: 0,
+            key_skew: 1.0,
+            costs_known: false,
             requests: 200_000,
         }
     }
@@ -147,6 +173,12 @@ pub enum Content {
 }
 
 impl Setup {
+    /// Whether all servers are alike.
+    #[must_use]
+    pub fn equal_speeds(&self) -> bool {
+        self.speeds == Speeds::Equal
+    }
+
     /// The servers' speeds.
     #[must_use]
     pub fn speeds(&self, random: &mut fastrand::Rng) -> Vec<f64> {
@@ -159,6 +191,11 @@ impl Setup {
             Speeds::LogNormal => log_normal(random, 0.5).max(0.1),
         };
         (0..self.servers).map(speed).collect()
+    }
+
+    /// Nanoseconds of virtual time in a strategy's millisecond.
+    pub(super) fn millisecond(&self) -> u64 {
+        ((UNIT / self.service_ms) as u64).max(1)
     }
 
     /// The work of one request.

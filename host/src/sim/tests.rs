@@ -87,66 +87,185 @@ fn same_seed_same_run_and_every_strategy_meets_the_same_requests() {
     assert_eq!(one.rate.to_bits(), other.rate.to_bits(), "the same arrivals");
 }
 
-/// Records what it is told.
+/// What a host told its strategies, and asked them.
+#[derive(Default)]
+struct Seen {
+    /// With its time in milliseconds.
+    told: RefCell<Vec<(u64, TargetView)>>,
+    asked: RefCell<Vec<(Request, u32)>>,
+    left: Cell<u64>,
+}
+
+/// Records what it is told and asked.
 struct Witness {
-    inner: BaselineChooser,
-    told: Rc<RefCell<Vec<(u64, TargetView)>>>,
-    left: Rc<Cell<u64>>,
+    inner: Box<dyn Chooser>,
+    seen: Rc<Seen>,
 }
 
 impl Chooser for Witness {
     fn update(&mut self, now_ms: u64, hosts: u32, targets: &[TargetView]) -> Result<(), String> {
-        self.told.borrow_mut().extend(targets.iter().map(|target| (now_ms, *target)));
+        self.seen.told.borrow_mut().extend(targets.iter().map(|target| (now_ms, *target)));
         self.inner.update(now_ms, hosts, targets)
     }
 
     fn leave(&mut self, slot: u32) -> Result<(), String> {
-        self.left.set(self.left.get() + 1);
+        self.seen.left.set(self.seen.left.get() + 1);
         self.inner.leave(slot)
     }
 
     fn pick(&mut self, request: &Request, servers: &Servers<'_>) -> Result<Option<u32>, String> {
-        self.inner.pick(request, servers)
+        let picked = self.inner.pick(request, servers)?;
+        self.seen.asked.borrow_mut().push((*request, picked.expect("baselines always choose")));
+        Ok(picked)
     }
 }
 
-fn witnessed(setup: &Setup) -> (Vec<(u64, TargetView)>, u64, Outcome) {
-    let (told, left) = <(Rc<_>, Rc<Cell<u64>>)>::default();
+/// Runs this farm with one seed; what each host's strategy saw.
+fn witnessed(setup: &Setup, baseline: Baseline) -> (Vec<Rc<Seen>>, Outcome) {
+    let mut all = Vec::new();
     let outcome = run(setup, 1, |host| {
-        let inner = BaselineChooser::new(Baseline::Random, host);
-        let (told, left) = (Rc::clone(&told), Rc::clone(&left));
-        Ok(Box::new(Witness { inner, told, left }))
+        let inner = Box::new(BaselineChooser::new(baseline, host));
+        let seen = Rc::new(Seen::default());
+        all.push(Rc::clone(&seen));
+        Ok(Box::new(Witness { inner, seen }))
     });
-    let outcome = outcome.expect("no failure");
-    (told.take(), left.get(), outcome)
+    (all, outcome.expect("no failure"))
+}
+
+/// What one host's strategy was told.
+fn told(setup: &Setup) -> Vec<(u64, TargetView)> {
+    witnessed(setup, Baseline::Random).0[0].told.take()
 }
 
 #[test]
 fn reports_say_what_the_setup_says() {
-    let farm = Setup { servers: 3, requests: 3_000, delay: 0.5, ..small() };
-    let (told, _, _) = witnessed(&farm);
-    let late = told.iter().filter(|(now_ms, _)| *now_ms > 0);
+    let farm = Setup { servers: 3, requests: 3_000, delay: 0.5, outcomes: false, ..small() };
+    let views = told(&farm);
+    let late = views.iter().filter(|(now_ms, _)| *now_ms > 0);
     assert!(late.clone().all(|(_, view)| view.age_ms == 500), "half a unit old");
     assert!(late.clone().all(|(_, v)| v.accepted == v.completed + u64::from(v.in_flight)));
     assert!(late.clone().any(|(_, view)| view.picks > 0), "picks since the capture");
+    assert!(late.clone().all(|(_, view)| (view.latency_us, view.error_rate) == (0, 0.0)));
     let load = Setup { content: Content::Utilisation, ..farm.clone() };
-    let (told, _, _) = witnessed(&load);
-    assert!(told.iter().all(|(_, view)| view.accepted == 0 && view.load < 1.5));
+    assert!(told(&load).iter().all(|(_, view)| view.accepted == 0 && view.load < 1.5));
     let slow = Setup { speeds: Speeds::Halves, speeds_known: true, ..farm };
-    let (told, _, _) = witnessed(&slow);
-    assert!(told.iter().all(|(_, view)| [0.5, 1.5].contains(&view.weight)));
+    assert!(told(&slow).iter().all(|(_, view)| [0.5, 1.5].contains(&view.weight)));
 }
 
 #[test]
 fn a_crashed_server_is_called_gone_and_returns() {
     let incident = Some((20.0, 60.0));
     let farm = Setup { servers: 3, requests: 300, incident, slowed_to: 0.0, ..small() };
-    let (told, left, _) = witnessed(&farm);
-    assert_eq!(left, 1, "gone once");
+    let seen = witnessed(&farm, Baseline::Random).0.remove(0);
+    let told = seen.told.take();
+    assert_eq!(seen.left.get(), 1, "gone once");
     let first = told.iter().filter(|(_, view)| view.slot == 0).map(|(now_ms, _)| *now_ms / 1_000);
     let (before, after): (Vec<_>, Vec<_>) = first.partition(|second| *second < 40);
     assert!(before.iter().all(|second| *second <= 20) && after.iter().all(|second| *second >= 60));
     assert!(!after.is_empty(), "heard again");
+}
+
+#[test]
+fn hosts_tell_how_their_own_requests_went() {
+    let farm = Setup { servers: 3, hosts: 2, every: 100.0, requests: 3_000, ..small() };
+    let (seen, outcome) = witnessed(&farm, Baseline::RoundRobin);
+    for seen in &seen {
+        let told = seen.told.take();
+        let (first, later) = told.split_at(farm.servers);
+        assert!(first.iter().all(|(_, view)| view.latency_us == 0), "nothing is known yet");
+        let between = later.iter().filter(|(_, view)| view.age_ms % 100_000 > 0);
+        assert!(between.clone().count() > 1_000, "not only with reports");
+        let sum: f64 = between.clone().map(|(_, view)| f64::from(view.latency_us)).sum();
+        // A unit is a second.
+        let mean = sum / between.clone().count() as f64 / 1e6;
+        assert_near("latency", mean, outcome.responses.mean(), 0.15);
+        assert!(between.clone().all(|(_, view)| view.error_rate <= 0.0));
+    }
+}
+
+#[test]
+fn strategies_have_their_own_milliseconds() {
+    let farm = Setup { servers: 3, requests: 3_000, delay: 0.5, service_ms: 40.0, ..small() };
+    let told = told(&farm);
+    let (end_ms, _) = told[told.len() - 1];
+    assert!((70_000..90_000).contains(&end_ms), "2000 units: {end_ms}");
+    let reports = told.iter().filter(|(now_ms, view)| *now_ms > 0 && view.age_ms == 20);
+    assert!(reports.clone().count() > 5_000, "half a unit old");
+    let late = reports.filter(|(now_ms, _)| *now_ms > 20_000);
+    assert!(late.clone().all(|(_, view)| (30_000..120_000).contains(&view.latency_us)));
+}
+
+#[test]
+fn server_that_fails_fast_looks_empty_and_is_told_as_failing() {
+    let farm = Setup { servers: 10, utilisation: 0.8, requests: 20_000, ..small() };
+    let failing = Setup { failures: 0.9, ..farm.clone() };
+    let (seen, outcome) = witnessed(&failing, Baseline::JsqNow);
+    let asked = seen[0].asked.borrow();
+    let its = asked.iter().filter(|(_, server)| *server == 0).count();
+    assert!(its > asked.len() / 5, "the shortest queue is a trap: {its}");
+    let failed = outcome.failed as f64 / outcome.responses.count() as f64;
+    assert!(failed > 0.2, "{failed}");
+    assert_near("Little", outcome.little(), 1.0, 0.01);
+    let told = seen[0].told.borrow();
+    let rates = |first: bool| {
+        let its =
+            told.iter().filter(|(now_ms, view)| *now_ms > 50_000 && (view.slot == 0) == first);
+        let rates: Vec<_> = its.map(|(_, view)| f64::from(view.error_rate)).collect();
+        rates.iter().sum::<f64>() / rates.len() as f64
+    };
+    assert_near("error rate", rates(true), 0.9, 0.02);
+    assert!(rates(false) <= 0.0);
+    let incident = Some((50.0, 100.0));
+    let (seen, _) = witnessed(&Setup { incident, slowed_to: 1.0, ..failing }, Baseline::JsqNow);
+    let told = seen[0].told.borrow();
+    let mut failed = told.iter().filter(|(_, view)| view.error_rate > 0.01);
+    let [first, last] = [failed.next(), failed.next_back()].map(|told| told.expect("some").0);
+    assert!((50_000..52_000).contains(&first), "{first}");
+    assert!((100_000..180_000).contains(&last), "averages fade: {last}");
+}
+
+#[test]
+fn requests_carry_keys_and_what_moves_is_seen() {
+    let farm = Setup { servers: 4, keys: 50, requests: 20_000, ..small() };
+    let (seen, random) = witnessed(&farm, Baseline::Random);
+    let asked = seen[0].asked.borrow();
+    let mut counts = std::collections::HashMap::new();
+    asked.iter().for_each(|(request, _)| *counts.entry(request.key).or_insert(0_u64) += 1);
+    assert!(counts.len() == 50 && !counts.contains_key(&0));
+    let most = counts.values().max().copied().unwrap_or_default();
+    assert_near("the most frequent, by Zipf", most as f64 / asked.len() as f64, 0.2223, 0.05);
+    assert_near("moved at random", random.moved, 0.75, 0.03);
+    /// One key, one server.
+    struct ByKey;
+    impl Chooser for ByKey {
+        fn update(&mut self, _: u64, _: u32, _: &[TargetView]) -> Result<(), String> {
+            Ok(())
+        }
+        fn leave(&mut self, _: u32) -> Result<(), String> {
+            Ok(())
+        }
+        fn pick(&mut self, request: &Request, _: &Servers<'_>) -> Result<Option<u32>, String> {
+            Ok(Some((request.key % 4) as u32))
+        }
+    }
+    let fixed = run(&farm, 1, |_| Ok(Box::new(ByKey))).expect("no failure");
+    assert!(fixed.moved <= 0.0 && fixed.evenness < random.evenness);
+    let without = witnessed(&Setup { keys: 0, ..farm }, Baseline::Random);
+    assert!(without.0[0].asked.borrow().iter().all(|(request, _)| request.key == 0));
+    assert!(without.1.moved.is_nan());
+}
+
+#[test]
+fn cost_is_the_work_where_it_is_known() {
+    let costs = |costs_known| {
+        let farm = Setup { servers: 4, requests: 20_000, costs_known, ..small() };
+        let asked = witnessed(&farm, Baseline::Random).0[0].asked.take();
+        asked.iter().map(|(request, _)| request.cost).collect::<Vec<_>>()
+    };
+    let known = costs(true);
+    assert_near("mean", known.iter().sum::<f64>() / known.len() as f64, 1.0, 0.03);
+    assert!(known.iter().any(|cost| *cost > 3.0));
+    assert!(costs(false).iter().all(|cost| cost.to_bits() == 1.0_f64.to_bits()));
 }
 
 #[test]

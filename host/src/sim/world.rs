@@ -1,22 +1,26 @@
 //! One run: requests arrive, hosts choose, servers work, reports travel; in virtual time.
 //!
 //! Events are taken in order of their time, then of their making, so that equal setups and seeds give
-//! equal runs. Arrivals, work and reports draw from streams of their own: every strategy meets the
-//! same requests and the same losses. Time is in nanoseconds, one unit of service is a second.
+//! equal runs. Arrivals, clients, work and reports draw from streams of their own: every strategy meets
+//! the same requests and the same losses. Time is in nanoseconds, one unit of service is [`UNIT`]. What a
+//! strategy hears is what a host would tell it; ejections and slow starts are a host's own and not here.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 
 use super::chooser::{Chooser, Servers};
+use super::clients::{Client, Clients};
+use super::host::Host;
 use super::measure::Outcome;
 use super::server::{Job, Server};
 use super::setup::{Arrivals, Content, Setup, Timing, exponential, normal};
+use super::tally::Tally;
 use crate::policy::guest::{Request, TargetView};
-use crate::quantiles::Quantiles;
 
 /// Nanoseconds of one unit.
-const UNIT: f64 = 1e9;
-const MILLISECOND: u64 = 1_000_000;
+pub(super) const UNIT: f64 = 1e9;
+/// Milliseconds between two times at which a host tells its strategy of outcomes, as `pick/intake.rs` has it.
+const SWEEP_MS: u64 = 50;
 /// Report periods of silence after which a server is gone, as the fleet has it.
 const SILENT_PERIODS: f64 = 3.5;
 /// Units that bursts and the time between them last on average, and the rates.
@@ -39,18 +43,8 @@ enum Event {
     IncidentEnd,
     Deliver { report: usize },
     Claims,
+    Sweep,
     Expire { server: usize },
-}
-
-/// What one host knows.
-struct Host<'c> {
-    chooser: &'c mut dyn Chooser,
-    /// Times of picks since the last capture that arrived, by server.
-    picks: Vec<VecDeque<u64>>,
-    heard: Vec<u64>,
-    gone: Vec<bool>,
-    /// The last report of each server, as it was told.
-    told: Vec<Option<(u64, TargetView)>>,
 }
 
 /// A report on its way: one server's, or everybody's.
@@ -61,10 +55,13 @@ struct Report {
 
 pub(super) struct World<'c> {
     setup: Setup,
+    /// Nanoseconds of a strategy's millisecond.
+    millisecond: u64,
     servers: Vec<Server>,
     nominal: Vec<f64>,
     hosts: Vec<Host<'c>>,
-    central: Option<VecDeque<Job>>,
+    /// Requests that wait for any server, and their luck.
+    central: Option<VecDeque<(Job, f64)>>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     made: u64,
     reports: Vec<Option<Report>>,
@@ -76,29 +73,8 @@ pub(super) struct World<'c> {
     arrivals: fastrand::Rng,
     wires: fastrand::Rng,
     machines: fastrand::Rng,
-    measured: Measured,
-}
-
-/// What is summed up on the way.
-#[derive(Default)]
-struct Measured {
-    arrived: u64,
-    begin: u64,
-    seen: u64,
-    responses: Quantiles,
-    inside: u64,
-    inside_time: f64,
-    longest_time: f64,
-    /// Servers by queue length, and the longest.
-    lengths: Vec<usize>,
-    longest: usize,
-    picks: Vec<u64>,
-    period_end: u64,
-    herd: (f64, u64),
-    reaction: Vec<(u64, u64)>,
-    reaction_queue: usize,
-    picks_of_dead: u64,
-    unanswered: u64,
+    clients: Clients,
+    measured: Tally,
 }
 
 impl<'c> World<'c> {
@@ -116,16 +92,13 @@ impl<'c> World<'c> {
         let servers: Vec<_> =
             nominal.iter().map(|speed| Server::new(*speed, setup.discipline)).collect();
         let count = servers.len();
-        let host = |chooser: &'c mut Box<dyn Chooser>| Host {
-            chooser: &mut **chooser,
-            picks: vec![VecDeque::new(); count],
-            heard: vec![0; count],
-            gone: vec![false; count],
-            told: vec![None; count],
-        };
-        let hosts = choosers.iter_mut().map(host).collect();
+        let hosts = choosers
+            .iter_mut()
+            .map(|chooser| Host::new(&mut **chooser, count, setup.millisecond()))
+            .collect();
         Self {
             setup: setup.clone(),
+            millisecond: setup.millisecond(),
             servers,
             nominal,
             hosts,
@@ -140,11 +113,8 @@ impl<'c> World<'c> {
             arrivals,
             wires,
             machines,
-            measured: Measured {
-                lengths: vec![count],
-                picks: vec![0; count],
-                ..Measured::default()
-            },
+            clients: Clients::new(setup, stream(4)),
+            measured: Tally::new(count),
         }
     }
 
@@ -181,6 +151,10 @@ impl<'c> World<'c> {
                     self.claim(now)?;
                     self.after(now, self.setup.claims, event);
                 }
+                Event::Sweep => {
+                    self.sweep(now)?;
+                    self.at(now + SWEEP_MS * self.millisecond, event);
+                }
                 Event::Expire { server } => self.expire(now, server)?,
                 Event::Burst => {
                     self.burst = !self.burst;
@@ -197,12 +171,12 @@ impl<'c> World<'c> {
                 }
                 Event::IncidentStart => {
                     self.set_speed(now, 0, (self.nominal[0] * self.setup.slowed_to).max(1e-9));
-                    self.measured.reaction_queue = 0;
+                    self.measured.incident();
                 }
                 Event::IncidentEnd => self.set_speed(now, 0, self.nominal[0]),
             }
         }
-        Ok(self.measured.outcome(&self.setup))
+        Ok(self.measured.outcome(&self.setup, &self.nominal))
     }
 
     fn start(&mut self) -> Result<(), String> {
@@ -219,6 +193,9 @@ impl<'c> World<'c> {
         }
         if self.setup.claims > 0.0 {
             self.after(0, self.setup.claims, Event::Claims);
+        }
+        if self.setup.outcomes {
+            self.at(SWEEP_MS * self.millisecond, Event::Sweep);
         }
         if self.setup.arrivals == Arrivals::Bursts {
             self.after(0, 0.0, Event::Burst);
@@ -262,50 +239,63 @@ impl<'c> World<'c> {
     }
 
     fn arrive(&mut self, now: u64) -> Result<(), String> {
-        let work = self.setup.work(&mut self.arrivals) * UNIT;
+        let work = self.setup.work(&mut self.arrivals);
         let number = self.arrivals.usize(..self.hosts.len().max(1));
         let random = self.arrivals.u64(..);
+        let client = self.clients.next();
         self.next_arrival(now);
         self.measured.arrive(now, &self.setup);
-        let job = Job { arrived: now, work };
+        let job = Job { arrived: now, work: work * UNIT, host: number, ok: true };
         if let Some(queue) = &mut self.central {
             let speed = |server: &usize| self.servers[*server].speed;
             let idle = (0..self.servers.len()).filter(|server| self.servers[*server].len() == 0);
             match idle.max_by(|a, b| speed(a).total_cmp(&speed(b))) {
-                Some(server) => self.put(now, server, job),
-                None => queue.push_back(job),
+                Some(server) => self.put(now, server, job, client.luck),
+                None => queue.push_back((job, client.luck)),
             }
             return Ok(());
         }
-        let request = Request { key: 0, class: 0, cost: 1.0, now_ms: now / MILLISECOND, random };
-        let Self { hosts, servers, .. } = self;
-        let host = &mut hosts[number];
-        let chosen = host.chooser.pick(&request, &Servers(servers))?;
-        let server = chosen.map(|slot| slot as usize).filter(|server| *server < servers.len());
-        let server = server.unwrap_or_else(|| {
+        let cost = if self.setup.costs_known { work } else { 1.0 };
+        let request =
+            Request { key: client.hash(), class: 0, cost, now_ms: now / self.millisecond, random };
+        let chosen = self.hosts[number].choose(&request, &Servers(&self.servers))?;
+        let server = chosen.unwrap_or_else(|| {
             self.measured.unanswered += 1;
-            (random % servers.len() as u64) as usize
+            (random % self.servers.len() as u64) as usize
         });
-        host.picks[server].push_back(now);
-        if self.setup.claims > 0.0 {
-            self.unclaimed.push((now, server, number));
-        }
-        if host.gone[server] {
-            self.measured.picks_of_dead += 1;
-        }
-        self.measured.pick(now, server, &self.setup);
-        self.put(now, server, job);
+        self.send(now, number, server, client);
+        self.put(now, server, job, client.luck);
         Ok(())
     }
 
-    fn put(&mut self, now: u64, server: usize, job: Job) {
+    /// Notes that this host's client goes to this server.
+    fn send(&mut self, now: u64, number: usize, server: usize, client: Client) {
+        let host = &mut self.hosts[number];
+        host.send(now, server);
+        self.measured.picks_of_dead += u64::from(host.misses(server));
+        if self.setup.claims > 0.0 {
+            self.unclaimed.push((now, server, number));
+        }
+        let moved = self.clients.place(client, server);
+        self.measured.pick(now, server, moved, &self.setup);
+    }
+
+    /// A request begins to wait in this server; with too little luck it fails there.
+    fn put(&mut self, now: u64, server: usize, mut job: Job, luck: f64) {
+        if luck < self.failures(now, server) {
+            job.work *= self.setup.failure_work;
+            job.ok = false;
+        }
         let before = self.servers[server].len();
         self.servers[server].add(now, job);
-        self.measured.length(before, before + 1);
-        if server == 0 {
-            self.measured.reaction_queue = self.measured.reaction_queue.max(before + 1);
-        }
+        self.measured.queue(server, before, before + 1);
         self.foresee(now, server);
+    }
+
+    /// The share of its requests that this server fails now.
+    fn failures(&self, now: u64, server: usize) -> f64 {
+        let is_now = self.setup.incident.is_none() || self.is_incident(now);
+        if server == 0 && is_now { self.setup.failures } else { 0.0 }
     }
 
     fn complete(&mut self, now: u64, server: usize, version: u32) {
@@ -314,11 +304,14 @@ impl<'c> World<'c> {
         }
         let before = self.servers[server].len();
         if let Some(job) = self.servers[server].complete(now) {
-            self.measured.length(before, before - 1);
-            self.measured.respond(now - job.arrived, job.arrived);
+            self.measured.queue(server, before, before - 1);
+            self.measured.leave(now, &job);
+            if self.setup.outcomes && self.central.is_none() {
+                self.hosts[job.host].learn(now, server, now - job.arrived, job.ok);
+            }
         }
         match self.central.as_mut().and_then(VecDeque::pop_front) {
-            Some(job) => self.put(now, server, job),
+            Some((job, luck)) => self.put(now, server, job, luck),
             None => self.foresee(now, server),
         }
     }
@@ -336,9 +329,13 @@ impl<'c> World<'c> {
         }
     }
 
-    fn is_down(&self, now: u64, server: usize) -> bool {
+    fn is_incident(&self, now: u64) -> bool {
         let during = |(start, end): (f64, f64)| (start..end).contains(&(now as f64 / UNIT));
-        server == 0 && self.setup.slowed_to <= 0.0 && self.setup.incident.is_some_and(during)
+        self.setup.incident.is_some_and(during)
+    }
+
+    fn is_down(&self, now: u64, server: usize) -> bool {
+        server == 0 && self.setup.slowed_to <= 0.0 && self.is_incident(now)
     }
 
     fn capture(&mut self, now: u64, servers: std::ops::Range<usize>) -> Result<(), String> {
@@ -390,31 +387,21 @@ impl<'c> World<'c> {
     }
 
     fn deliver(&mut self, now: u64, index: usize) -> Result<(), String> {
-        let Some(Report { captured, mut views }) = self.reports[index].take() else {
+        let Some(Report { captured, views }) = self.reports[index].take() else {
             return Ok(());
         };
         self.free_reports.push(index);
-        let hosts = if self.setup.hosts_known { self.hosts.len() } else { 1 };
-        let hosts_told = u32::try_from(hosts).unwrap_or(u32::MAX);
-        let age_ms = u32::try_from((now - captured) / MILLISECOND).unwrap_or(u32::MAX);
+        let hosts = self.hosts_told();
         for host in &mut self.hosts {
             let mut heard = Vec::with_capacity(views.len());
-            for view in &mut views {
+            for view in &views {
                 if self.setup.loss > 0.0 && now > 0 && self.wires.f64() < self.setup.loss {
                     continue;
                 }
-                let server = view.slot as usize;
-                let picks = &mut host.picks[server];
-                while picks.front().is_some_and(|time| *time <= captured) {
-                    picks.pop_front();
-                }
-                host.heard[server] = now;
-                host.gone[server] = false;
-                let picks = u32::try_from(picks.len()).unwrap_or(u32::MAX);
-                heard.push(TargetView { picks, age_ms, ..*view });
-                host.told[server] = Some((captured, *view));
+                host.hear(now, captured, *view);
+                heard.push(view.slot as usize);
             }
-            host.chooser.update(now / MILLISECOND, hosts_told, &heard)?;
+            host.tell(now, hosts, heard)?;
         }
         if self.setup.loss > 0.0 || self.setup.incident.is_some() {
             for view in views {
@@ -430,128 +417,29 @@ impl<'c> World<'c> {
         let claims = std::mem::take(&mut self.unclaimed);
         let hosts = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
         for (number, host) in self.hosts.iter_mut().enumerate() {
-            let mut views = BTreeMap::new();
-            for (time, server, _) in claims.iter().filter(|(_, _, by)| *by != number) {
-                let Some((captured, view)) = host.told[*server] else { continue };
-                if *time <= captured || host.gone[*server] {
-                    continue;
-                }
-                let picks = &mut host.picks[*server];
-                let place = picks.partition_point(|earlier| earlier <= time);
-                picks.insert(place, *time);
-                let picks = u32::try_from(picks.len()).unwrap_or(u32::MAX);
-                let age_ms = u32::try_from((now - captured) / MILLISECOND).unwrap_or(u32::MAX);
-                views.insert(*server, TargetView { picks, age_ms, ..view });
-            }
-            let views: Vec<_> = views.into_values().collect();
-            host.chooser.update(now / MILLISECOND, hosts, &views)?;
+            let others = claims.iter().filter(|(_, _, by)| *by != number);
+            let news = others.filter(|(time, server, _)| host.hear_of_pick(*time, *server));
+            let servers: BTreeSet<_> = news.map(|(_, server, _)| *server).collect();
+            host.tell(now, hosts, servers)?;
         }
         Ok(())
+    }
+
+    /// Every host tells its strategy what clients said since the last time.
+    fn sweep(&mut self, now: u64) -> Result<(), String> {
+        let hosts = self.hosts_told();
+        self.hosts.iter_mut().try_for_each(|host| host.tell_news(now, hosts))
+    }
+
+    /// How many hosts there are, as a strategy is told.
+    fn hosts_told(&self) -> u32 {
+        let hosts = if self.setup.hosts_known { self.hosts.len() } else { 1 };
+        u32::try_from(hosts).unwrap_or(u32::MAX)
     }
 
     /// Hosts that have not heard of a server for the dead rule's time call it gone.
     fn expire(&mut self, now: u64, server: usize) -> Result<(), String> {
         let silence = (SILENT_PERIODS * self.setup.every * UNIT) as u64;
-        for host in &mut self.hosts {
-            if host.gone[server] || now - host.heard[server] < silence {
-                continue;
-            }
-            host.gone[server] = true;
-            host.chooser.leave(u32::try_from(server).unwrap_or(u32::MAX))?;
-        }
-        Ok(())
-    }
-}
-
-/// A report period in nanoseconds.
-fn period(setup: &Setup) -> u64 {
-    ((setup.every * UNIT) as u64).max(1)
-}
-
-impl Measured {
-    /// Time passes with everything as it is.
-    fn pass(&mut self, now: u64) {
-        let passed = (now - std::mem::replace(&mut self.seen, now)) as f64;
-        if self.begin > 0 {
-            self.inside_time += passed * self.inside as f64;
-            self.longest_time += passed * self.longest as f64;
-        }
-    }
-
-    fn arrive(&mut self, now: u64, setup: &Setup) {
-        self.arrived += 1;
-        self.inside += 1;
-        if self.begin == 0 && self.arrived > setup.requests / 10 {
-            self.begin = now;
-            // Periods are those of servers that report together.
-            self.period_end = (now / period(setup) + 1) * period(setup);
-            self.picks.fill(0);
-        }
-    }
-
-    fn respond(&mut self, response: u64, arrived: u64) {
-        self.inside -= 1;
-        if self.begin > 0 && arrived >= self.begin {
-            self.responses.add(response as f64 / UNIT);
-        }
-    }
-
-    /// A queue's length has changed.
-    fn length(&mut self, before: usize, after: usize) {
-        if self.lengths.len() <= after {
-            self.lengths.resize(after + 1, 0);
-        }
-        self.lengths[before] -= 1;
-        self.lengths[after] += 1;
-        self.longest = self.longest.max(after);
-        while self.longest > 0 && self.lengths[self.longest] == 0 {
-            self.longest -= 1;
-        }
-    }
-
-    fn pick(&mut self, now: u64, server: usize, setup: &Setup) {
-        if self.begin > 0 {
-            if now >= self.period_end {
-                let total: u64 = self.picks.iter().sum();
-                if total > 0 {
-                    let most = self.picks.iter().copied().max().unwrap_or_default();
-                    self.herd.0 += most as f64 / total as f64;
-                    self.herd.1 += 1;
-                }
-                self.picks.fill(0);
-                self.period_end = (now / period(setup) + 1) * period(setup);
-            }
-            self.picks[server] += 1;
-        }
-        let Some((start, end)) = setup.incident else { return };
-        let since = now as f64 / UNIT - start;
-        if (0.0..end - start).contains(&since) {
-            let unit = since as usize;
-            if self.reaction.len() <= unit {
-                self.reaction.resize(unit + 1, (0, 0));
-            }
-            self.reaction[unit].0 += u64::from(server == 0);
-            self.reaction[unit].1 += 1;
-        }
-    }
-
-    fn outcome(self, setup: &Setup) -> Outcome {
-        let time = (self.seen - self.begin) as f64;
-        let servers = setup.servers as f64;
-        let inside = self.inside_time / time;
-        let longest = self.longest_time / time;
-        let share = |(its, all): &(u64, u64)| *its as f64 / (*all).max(1) as f64 * servers;
-        Outcome {
-            inside,
-            rate: (setup.requests - setup.requests / 10) as f64 / (time / UNIT),
-            imbalance: longest / (inside / servers),
-            longest,
-            herd_share: self.herd.0 / self.herd.1 as f64,
-            reaction: self.reaction.iter().map(share).collect(),
-            reaction_queue: self.reaction_queue,
-            picks_of_dead: self.picks_of_dead,
-            unanswered: self.unanswered,
-            responses: self.responses,
-        }
+        self.hosts.iter_mut().try_for_each(|host| host.expire(now, server, silence))
     }
 }
