@@ -45,7 +45,7 @@ fn every_built_in_scenario_runs() {
     let names: Vec<_> = list.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert!(names.len() >= 11 && names.contains(&"stale"), "{list}");
     for name in names {
-        let text = good(folder.path(), &[name, "--requests", "2000", "--seeds", "1"]);
+        let text = good(folder.path(), &[name, "--requests", "500", "--seeds", "1"]);
         assert!(text.contains("balanced") && text.contains("ns/request"), "{text}");
     }
 }
@@ -81,12 +81,62 @@ fn own_strategy_stands_beside_the_others() {
     for name in ["> mine ", "> dropped-in ", "> random ", "\nbalanced ", "\nrandom ", "> yours"] {
         assert!(text.contains(name), "{name}: {text}");
     }
+    // Beside all others, those that the scenario does not name and those of another kind.
+    let closely = text.split("\nAt every = 10").nth(1).unwrap();
+    for name in ["bounded-hash", "failover", "first-available", "fuzzy", "weighted-random"] {
+        assert_eq!(closely.matches(&format!("\n{name} ")).count(), 1, "{name}: {closely}");
+    }
+    assert!(!text.contains("\nsessions ") && !text.contains("\nweighted "), "formulas: {text}");
     let json: Value =
         serde_json::from_str(&good(folder.path(), &fast(&[own[0], own[1], "--json"]))).unwrap();
     assert_eq!(
         (&json["lines"][0]["name"], &json["lines"][0]["role"]),
         (&"mine".into(), &"own".into())
     );
+}
+
+#[test]
+fn who_takes_part_can_be_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = |more: &[&str]| {
+        let json: Value =
+            serde_json::from_str(&good(folder.path(), &fast(&[more, &["--json"]].concat())))
+                .unwrap();
+        let lines = json["lines"].as_array().unwrap().clone();
+        let strategies = lines.into_iter().filter(|line| line["role"] != "baseline");
+        strategies.map(|line| line["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let scenario = names(&[]);
+    assert_eq!(scenario, ["balanced", "fewest-clients", "p2c", "least-loaded"]);
+    let all = names(&["--all"]);
+    assert_eq!((&all[..4], all.len()), (&*scenario, 15), "{all:?}");
+    assert_eq!(names(&["--only", "prequal,random"]), ["prequal", "random"]);
+    let own = ["--only", "prequal", "--strategy", "random", "--strategy", "prequal"];
+    assert_eq!(names(&own), ["random", "prequal"], "an own one stands for the built-in");
+    refuse(folder.path(), &["--only", "prequl"], "--only: no strategy prequl is built in");
+    refuse(folder.path(), &["--only", "p2c", "--all"], "cannot be used with");
+}
+
+#[test]
+fn tables_show_what_the_farm_is_about() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = good(folder.path(), &fast(&["--only", "p2c"]));
+    for column in [" /jsq-now ", " herding ", " /mean ", " deviation ", " peak ", " evenness"] {
+        assert!(text.contains(column), "{column}: {text}");
+    }
+    assert!(!text.contains("moved %") && !text.contains("The first server"), "{text}");
+    let keys = good(folder.path(), &fast(&["--only", "rendezvous", "--set", "keys=50"]));
+    assert!(keys.contains(" moved %\n") && keys.contains("\nmoved %: requests whose"), "{keys}");
+    let failing = ["--only", "p2c", "--set", "failures=0.5"];
+    let failing = good(folder.path(), &fast(&failing));
+    assert!(failing.contains("The first server, which fails requests\n"), "{failing}");
+    assert!(failing.contains(" failed %\n") && !failing.contains("reacted"), "{failing}");
+    let slow = ["--only", "p2c", "--set", "incident=[20, 60]"];
+    let slow = good(folder.path(), &fast(&slow));
+    assert!(slow.contains("The first server, from 20 to 60 and after it\n"), "{slow}");
+    for column in ["reacted", "recovered", "its queue", "excess", "of dead"] {
+        assert!(slow.contains(&format!("\n{column}: ")), "{column}: {slow}");
+    }
 }
 
 #[test]
@@ -113,7 +163,7 @@ fn csv_and_picture_are_written() {
         |name: &str| std::fs::read_to_string(folder.path().join("results").join(name)).unwrap();
     let csv = read("small.csv");
     let columns: Vec<_> = csv.lines().map(|line| line.split(',').count()).collect();
-    assert!(columns.iter().all(|count| *count == 10), "{csv}");
+    assert!(columns.iter().all(|count| *count == 17), "{csv}");
     let strategies = text.split("in service times").nth(1).unwrap().lines();
     let strategies = strategies.skip(2).take_while(|line| !line.is_empty());
     let strategies = strategies.filter(|line| !line.starts_with('-')).count();

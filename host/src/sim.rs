@@ -14,6 +14,7 @@ mod averages;
 pub mod chooser;
 mod clients;
 pub mod compare;
+pub mod figures;
 mod host;
 pub mod measure;
 pub mod scenario;

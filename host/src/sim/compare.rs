@@ -10,17 +10,12 @@ use std::time::{Duration, Instant};
 use serde::{Serialize, Serializer};
 
 use super::chooser::{Baseline, Chooser, GuestChooser};
-use super::measure::{Estimate, Outcome};
+use super::figures::{Figures, relate};
+use super::measure::Outcome;
 use super::scenario::{Point, Scenario};
 use super::setup::Setup;
 use super::{run, run_baseline};
 use crate::policy::{Module, PolicyEngine};
-
-/// Share of the requests inside at the end from which a run may be unstable.
-const LEFT_MAX: f64 = 0.05;
-/// How much more than its mean is inside at the end of a run that grows all the time: 1.8 if it
-/// grows evenly from nothing and a tenth is warm-up, 1 if it does not grow.
-const GROWS: f64 = 1.4;
 
 /// Who takes part.
 pub struct Entrant {
@@ -70,57 +65,6 @@ pub struct Line {
     /// Cost of a request in the whole simulation, by point. Depends on the machine.
     #[serde(skip)]
     pub nanoseconds: Vec<f64>,
-}
-
-/// What one entrant showed on one farm; times in mean service times, means over the seeds.
-#[derive(Debug, Clone, Serialize)]
-pub struct Figures {
-    /// Mean response.
-    pub mean: f64,
-    /// Half the width of its 95 % interval; NaN for a single seed.
-    pub within: f64,
-    /// Response that half of the requests do not exceed.
-    pub p50: f64,
-    /// The 99th percentile.
-    pub p99: f64,
-    /// The 99.9th percentile.
-    pub p999: f64,
-    /// 0: as good as the bound, 1: as bad as random; NaN without these baselines.
-    pub quality: f64,
-    /// Mean response over that of round robin; NaN without it.
-    pub to_round_robin: f64,
-    /// Largest share of the picks in a report period, over that of random; NaN without it.
-    pub herding: f64,
-    /// Time mean of the longest queue.
-    pub longest: f64,
-    /// The same over the mean queue.
-    pub imbalance: f64,
-    /// Requests for which nobody was chosen.
-    pub unanswered: u64,
-    /// Whether queues grew all the time in most runs: the farm cannot do it, or they are too short.
-    pub unstable: bool,
-    /// Largest share of the picks in a report period.
-    #[serde(skip)]
-    pub herd_share: f64,
-    /// What each seed gave.
-    pub seeds: Vec<Single>,
-}
-
-/// What one seed gave.
-#[derive(Debug, Clone, Serialize)]
-pub struct Single {
-    /// Mean response.
-    pub mean: f64,
-    /// The median.
-    pub p50: f64,
-    /// The 99th percentile.
-    pub p99: f64,
-    /// The 99.9th percentile.
-    pub p999: f64,
-    /// Time mean of the longest queue.
-    pub longest: f64,
-    /// Whether queues grew all the time.
-    pub unstable: bool,
 }
 
 /// A whole comparison.
@@ -182,7 +126,10 @@ pub fn compare(
         .map(|entrant| {
             let points = scenario.points.iter().map(|point| {
                 let of_point: Vec<_> = (0..seeds).filter_map(|_| runs.next()).collect();
-                (figures(&point.setup, &of_point), nanoseconds(&point.setup, &of_point))
+                {
+                    let outcomes: Vec<_> = of_point.iter().map(|run| &run.outcome).collect();
+                    (Figures::of(&point.setup, &outcomes), nanoseconds(&point.setup, &of_point))
+                }
             });
             let (points, nanoseconds) = points.unzip();
             Line { name: entrant.name.clone(), role: entrant.role(), points, nanoseconds }
@@ -281,80 +228,10 @@ impl Task<'_> {
     }
 }
 
-/// The figures of one entrant's runs on one farm, but for those that compare with others.
-fn figures(setup: &Setup, runs: &[Run]) -> Figures {
-    let seeds: Vec<_> = runs.iter().map(|run| single(setup, &run.outcome)).collect();
-    let means: Vec<_> = seeds.iter().map(|seed| seed.mean).collect();
-    let average = |value: &dyn Fn(&Outcome) -> f64| {
-        Estimate::of(&runs.iter().map(|run| value(&run.outcome)).collect::<Vec<_>>()).mean
-    };
-    let Estimate { mean, within } = Estimate::of(&means);
-    Figures {
-        mean,
-        within,
-        p50: average(&|outcome| outcome.responses.quantile(0.5)),
-        p99: average(&|outcome| outcome.responses.quantile(0.99)),
-        p999: average(&|outcome| outcome.responses.quantile(0.999)),
-        quality: f64::NAN,
-        to_round_robin: f64::NAN,
-        herding: f64::NAN,
-        longest: average(&|outcome| outcome.longest),
-        imbalance: average(&|outcome| outcome.imbalance),
-        unanswered: runs.iter().map(|run| run.outcome.unanswered).sum(),
-        unstable: 2 * seeds.iter().filter(|seed| seed.unstable).count() > seeds.len(),
-        herd_share: average(&|outcome| outcome.herd_share),
-        seeds,
-    }
-}
-
-fn single(setup: &Setup, outcome: &Outcome) -> Single {
-    let quantile = |share| outcome.responses.quantile(share);
-    Single {
-        mean: outcome.responses.mean(),
-        p50: quantile(0.5),
-        p99: quantile(0.99),
-        p999: quantile(0.999),
-        longest: outcome.longest,
-        unstable: unstable(setup, outcome),
-    }
-}
-
-/// Whether far more requests are inside at the end than on average, and many.
-#[expect(clippy::cast_precision_loss, reason = "counts of a simulation are below 2^53")]
-fn unstable(setup: &Setup, outcome: &Outcome) -> bool {
-    let measured = setup.requests - setup.requests / 10;
-    let left = measured.saturating_sub(outcome.responses.count() + outcome.failed) as f64;
-    left > LEFT_MAX * measured as f64 && left > GROWS * outcome.inside
-}
-
 #[expect(clippy::cast_precision_loss, reason = "counts of a simulation are below 2^53")]
 fn nanoseconds(setup: &Setup, runs: &[Run]) -> f64 {
     let took: Duration = runs.iter().map(|run| run.took).sum();
     took.as_secs_f64() * 1e9 / (runs.len() as f64 * setup.requests as f64)
-}
-
-/// Fills in what compares with baselines at this point.
-fn relate(lines: &mut [Line], point: usize, setup: &Setup) {
-    let of = |name: &str| {
-        let is_it = |line: &&Line| line.role == Role::Baseline && line.name == name;
-        lines.iter().find(is_it).map(|line| &line.points[point])
-    };
-    let mean = |name| of(name).map_or(f64::NAN, |figures| figures.mean);
-    let bound = match setup.equal_speeds() {
-        true => mean("central"),
-        false => mean("sed-now").min(mean("never-queue-now")),
-    };
-    let stable = |name: &&str| of(name).is_some_and(|figures| !figures.unstable);
-    let random = ["random", "speed-random"].iter().copied().find(stable);
-    let random = random.map_or(f64::NAN, mean);
-    let round_robin = mean("round-robin");
-    let herd_share = of("random").map_or(f64::NAN, |figures| figures.herd_share);
-    for line in lines {
-        let figures = &mut line.points[point];
-        figures.quality = (figures.mean - bound) / (random - bound);
-        figures.to_round_robin = figures.mean / round_robin;
-        figures.herding = figures.herd_share / herd_share;
-    }
 }
 
 #[cfg(test)]

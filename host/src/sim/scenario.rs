@@ -369,8 +369,13 @@ mod tests {
         for (name, _) in BUILT_IN {
             let scenario = Scenario::load(name).unwrap_or_else(|error| panic!("{error}"));
             let has = |wanted: &str| scenario.baselines.iter().any(|(name, _)| *name == wanted);
-            assert!(has("random") && has("round-robin"), "{name}");
-            assert!(has("central") || has("sed-now"), "{name}");
+            let everywhere = ["random", "round-robin", "p2c-now", "jsq-now"];
+            let of_unequal = ["speed-random", "sed-now", "never-queue-now"];
+            let bounds = match scenario.points[0].setup.equal_speeds() {
+                true => &["central"][..],
+                false => &of_unequal[..],
+            };
+            assert!(everywhere.iter().chain(bounds).all(|wanted| has(wanted)), "{name}");
             assert!(!scenario.about.is_empty(), "{name}");
         }
         assert_eq!(Scenario::built_in().count(), BUILT_IN.len());

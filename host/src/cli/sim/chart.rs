@@ -1,7 +1,8 @@
 //! The comparison as a picture: mean response over what is varied, both on logarithmic scales.
 //!
 //! Every line has its name at its right end, names pushed apart where lines are close; baselines are
-//! grey and dashed, unstable figures open circles. The text's size is estimated, because no fonts are read.
+//! grey and dashed, unstable figures open circles, at the upper edge where they are too high. The text's
+//! size is estimated, because no fonts are read.
 
 #![expect(clippy::cast_possible_truncation, reason = "pixels and powers of ten are small")]
 
@@ -18,7 +19,8 @@ use plotters::series::{DashedLineSeries, LineSeries};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, IntoFont, RGBColor, ShapeStyle, TextStyle, WHITE};
 
-use crate::sim::compare::{Comparison, Figures, Role};
+use crate::sim::compare::{Comparison, Role};
+use crate::sim::figures::Figures;
 use crate::sim::scenario::Scenario;
 
 const SIZE: (u32, u32) = (960, 600);
@@ -38,7 +40,7 @@ const LIGHT: RGBColor = RGBColor(228, 228, 228);
 /// The user's own.
 const OWN: RGBColor = RGBColor(0, 0, 0);
 /// Colours that are told apart by most eyes, the first ones best.
-const COLOURS: [RGBColor; 10] = [
+const COLOURS: [RGBColor; 16] = [
     RGBColor(213, 43, 30),
     RGBColor(0, 98, 178),
     RGBColor(0, 145, 100),
@@ -49,6 +51,12 @@ const COLOURS: [RGBColor; 10] = [
     RGBColor(130, 90, 45),
     RGBColor(95, 125, 20),
     RGBColor(60, 60, 150),
+    RGBColor(235, 120, 120),
+    RGBColor(110, 165, 225),
+    RGBColor(95, 195, 150),
+    RGBColor(190, 160, 20),
+    RGBColor(185, 140, 215),
+    RGBColor(110, 35, 45),
 ];
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -63,6 +71,7 @@ struct Axis {
 }
 
 /// A line of the chart, in logarithms.
+#[derive(Clone)]
 struct Curve {
     name: String,
     points: Vec<(f64, f64)>,
@@ -138,8 +147,8 @@ fn draw(
         format!("mean response in service times, lower is better; dashed: references{open}");
     root.draw(&Text::new(subtitle, (24, 42), style(13, GREY, HPos::Left)))?;
 
-    let heights = || curves.iter().flat_map(|curve| curve.points.iter().map(|(_, height)| *height));
-    let up = widened(heights(), 0.03);
+    let up = widened(heights(curves).into_iter(), 0.03);
+    let curves = &lowered(curves, up.end);
     let up = Axis { marks: marks(&up), range: up };
     let values = places.iter().copied().zip(comparison.values.iter().cloned());
     let across = Axis { range: widened(places.iter().copied(), 0.02), marks: values.collect() };
@@ -164,6 +173,32 @@ fn draw(
     draw_names(&root, &chart, curves)?;
     root.present()?;
     Ok(())
+}
+
+/// What the vertical axis must show: of figures that grow with the run there is no true one, and one
+/// may be a thousand times the others.
+fn heights(curves: &[Curve]) -> Vec<f64> {
+    let all =
+        || curves.iter().flat_map(|curve| curve.points.iter().map(move |point| (curve, point)));
+    let is_stable = |(curve, point): &(&Curve, &(f64, f64))| !curve.unstable.contains(point);
+    let stable: Vec<_> = all().filter(is_stable).map(|(_, (_, height))| *height).collect();
+    match stable.is_empty() {
+        true => all().map(|(_, (_, height))| *height).collect(),
+        false => stable,
+    }
+}
+
+/// With everything above the top at the top.
+fn lowered(curves: &[Curve], top: f64) -> Vec<Curve> {
+    let lower = |points: &[(f64, f64)]| {
+        points.iter().map(|(place, height)| (*place, height.min(top))).collect()
+    };
+    let lowered = curves.iter().map(|curve| Curve {
+        points: lower(&curve.points),
+        unstable: lower(&curve.unstable),
+        ..curve.clone()
+    });
+    lowered.collect()
 }
 
 /// Strategies over baselines, and the user's own, which come first, over all.
@@ -324,6 +359,27 @@ mod tests {
         assert!(heights[4] < heights[1] && heights[1] < heights[2] && heights[2] < heights[3]);
         assert!(sorted.iter().all(|height| (0..600).contains(height)), "{heights:?}");
         assert_eq!(apart(&[(0, 100)], 600), [100]);
+    }
+
+    #[test]
+    fn what_grows_with_the_run_does_not_press_the_others_flat() {
+        let curve = |points: &[(f64, f64)], unstable: &[(f64, f64)]| Curve {
+            name: String::new(),
+            points: points.to_vec(),
+            unstable: unstable.to_vec(),
+            colour: DARK,
+            width: 1,
+            dashed: false,
+        };
+        let curves = [curve(&[(0.0, 0.5)], &[]), curve(&[(0.0, 0.4), (1.0, 9.0)], &[(1.0, 9.0)])];
+        assert_eq!(heights(&curves), [0.5, 0.4]);
+        assert_eq!(heights(&curves[1..]), [0.4]);
+        let lowered = lowered(&curves, 0.6);
+        assert_eq!(
+            (&*lowered[1].points, &*lowered[1].unstable),
+            (&[(0.0, 0.4), (1.0, 0.6)][..], &[(1.0, 0.6)][..])
+        );
+        assert_eq!(heights(&[curve(&[(0.0, 9.0)], &[(0.0, 9.0)])]), [9.0], "nothing else to show");
     }
 
     #[test]

@@ -3,11 +3,30 @@
 use std::fmt::Write;
 
 use crate::sim::compare::{Comparison, Role};
+use crate::sim::figures::Single;
 
-/// With a head line; numbers in full.
+/// A column: its name and its figure.
+type Column = (&'static str, fn(&Single) -> f64);
+
+const COLUMNS: [Column; 12] = [
+    ("mean", |of| of.mean),
+    ("p50", |of| of.p50),
+    ("p99", |of| of.p99),
+    ("p99.9", |of| of.p999),
+    ("longest", |of| of.longest),
+    ("longest/mean", |of| of.imbalance),
+    ("deviation", |of| of.deviation),
+    ("peak", |of| of.peak),
+    ("evenness", |of| of.evenness),
+    ("herd_share", |of| of.herd_share),
+    ("moved", |of| of.moved),
+    ("failed", |of| of.failed),
+];
+
+/// With a head line; numbers in full, nothing where nothing is known.
 pub(super) fn text(comparison: &Comparison) -> String {
-    let mut text =
-        format!("strategy,role,{},seed,mean,p50,p99,p99.9,longest,unstable\n", comparison.key);
+    let names = COLUMNS.map(|(name, _)| name).join(",");
+    let mut text = format!("strategy,role,{},seed,{names},unstable\n", comparison.key);
     for line in &comparison.lines {
         let name = quoted(&line.name);
         let role = match line.role {
@@ -18,14 +37,17 @@ pub(super) fn text(comparison: &Comparison) -> String {
         for (value, figures) in comparison.values.iter().zip(&line.points) {
             let value = quoted(value);
             for (seed, of) in (1..).zip(&figures.seeds) {
-                let times = [of.mean, of.p50, of.p99, of.p999, of.longest];
-                let times = times.map(|time| time.to_string()).join(",");
-                writeln!(text, "{name},{role},{value},{seed},{times},{}", of.unstable)
+                let figures = COLUMNS.map(|(_, figure)| number(figure(of))).join(",");
+                writeln!(text, "{name},{role},{value},{seed},{figures},{}", of.unstable)
                     .expect("a string can be written to");
             }
         }
     }
     text
+}
+
+fn number(figure: f64) -> String {
+    if figure.is_finite() { figure.to_string() } else { String::new() }
 }
 
 /// In quotes where it must be.

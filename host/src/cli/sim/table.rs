@@ -1,6 +1,8 @@
 //! The comparison as text: the whole sweep, then one point closely.
 
-use crate::sim::compare::{Comparison, Figures, Line, Role};
+use super::measures::{Best, FAULTS, Measure, SHARES, TIMES};
+use crate::sim::compare::{Comparison, Line, Role};
+use crate::sim::figures::Figures;
 use crate::sim::setup::{Content, Setup};
 
 /// Before the name of who the user put there.
@@ -12,30 +14,23 @@ const UNSTABLE: char = '!';
 /// What is not known.
 const NOTHING: &str = "-";
 
-/// A column of the close look.
-type Measure = (&'static str, fn(&Figures) -> f64);
-
-/// The columns, each with room for a sign behind its figures.
-const MEASURES: [Measure; 8] = [
-    ("mean ", |of| of.mean),
-    ("p50 ", |of| of.p50),
-    ("p99 ", |of| of.p99),
-    ("p99.9 ", |of| of.p999),
-    ("quality ", |of| of.quality),
-    ("/round robin ", |of| of.to_round_robin),
-    ("herding ", |of| of.herding),
-    ("longest ", |of| of.longest),
-];
-
-/// Both tables with what they mean.
+/// All tables with what they mean.
 pub(super) fn text(about: &str, comparison: &Comparison) -> String {
     let Comparison { scenario, title, key, point: (at, label), .. } = comparison;
     [
         format!("{scenario}: {title}\n\n{about}\n{}", farm(comparison)),
         format!("Mean response in service times, by {key}\n{}", sweep(comparison)),
-        format!("At {key} = {label}, in service times\n{}", closely(comparison, *at)),
+        format!("At {key} = {label}, in service times\n{}", times(comparison, *at)),
+        format!(
+            "At {key} = {label}, who got how much\n{}",
+            closely(comparison, *at, &SHARES).text()
+        ),
+        faults(comparison, *at),
         explained(comparison),
     ]
+    .into_iter()
+    .filter(|part| !part.is_empty())
+    .collect::<Vec<_>>()
     .join("\n\n")
 }
 
@@ -66,7 +61,8 @@ fn farm(comparison: &Comparison) -> String {
 fn sweep(comparison: &Comparison) -> String {
     let values = comparison.values.iter().map(|value| format!("{value} "));
     let points = 0..comparison.values.len();
-    let best: Vec<_> = points.map(|point| best(comparison, point, |of| of.mean)).collect();
+    let mean = &TIMES[0];
+    let best: Vec<_> = points.map(|point| best(comparison, point, mean)).collect();
     let row = |(index, line): (usize, &Line)| {
         let cell = |(figures, best): (&Figures, &Option<usize>)| {
             let mean = digits(figures.mean, 3);
@@ -84,23 +80,51 @@ fn sweep(comparison: &Comparison) -> String {
     Table { head: [comparison.key.clone()].into_iter().chain(values).collect(), rows }.text()
 }
 
-fn closely(comparison: &Comparison, at: usize) -> String {
-    let best = MEASURES.map(|(_, measure)| best(comparison, at, measure));
+/// The columns of which anything is known.
+fn known<'m>(comparison: &Comparison, at: usize, measures: &'m [Measure]) -> Vec<&'m Measure> {
+    let is_known = |measure: &&Measure| {
+        comparison.lines.iter().any(|line| (measure.of)(&line.points[at]).is_finite())
+    };
+    measures.iter().filter(is_known).collect()
+}
+
+fn closely(comparison: &Comparison, at: usize, measures: &[Measure]) -> Table {
+    let measures = known(comparison, at, measures);
+    let best: Vec<_> = measures.iter().map(|measure| best(comparison, at, measure)).collect();
     let row = |(index, line): (usize, &Line)| {
         let figures = &line.points[at];
-        let cell = |((_, measure), best): (&Measure, &Option<usize>)| {
-            format!("{}{}", digits(measure(figures), 3), sign(figures, *best == Some(index)))
+        let cell = |(measure, best): (&&Measure, &Option<usize>)| {
+            format!("{}{}", digits((measure.of)(figures), 3), sign(figures, *best == Some(index)))
         };
         let mut cells = vec![name(line)];
-        cells.extend(MEASURES.iter().zip(&best).map(cell));
-        cells.push(digits(line.nanoseconds[at], 2));
+        cells.extend(measures.iter().zip(&best).map(cell));
         (line.role, cells)
     };
     let mut head = vec![String::new()];
-    head.extend(MEASURES.iter().map(|(head, _)| (*head).to_owned()));
-    head.push("ns/request".to_owned());
-    let rows = comparison.lines.iter().enumerate().map(row).collect();
-    Table { head, rows }.text()
+    // Room for a sign behind the figures.
+    head.extend(measures.iter().map(|measure| format!("{} ", measure.head)));
+    Table { head, rows: comparison.lines.iter().enumerate().map(row).collect() }
+}
+
+/// How long requests took, and the simulation.
+fn times(comparison: &Comparison, at: usize) -> String {
+    let mut table = closely(comparison, at, &TIMES);
+    table.head.push("ns/request".to_owned());
+    for ((_, cells), line) in table.rows.iter_mut().zip(&comparison.lines) {
+        cells.push(digits(line.nanoseconds[at], 2));
+    }
+    table.text()
+}
+
+/// Empty where nothing happens to a server.
+fn faults(comparison: &Comparison, at: usize) -> String {
+    let Setup { incident, failures, .. } = &comparison.setup;
+    let during = match incident {
+        Some((start, end)) => format!("from {start} to {end} and after it"),
+        None if *failures > 0.0 => "which fails requests".to_owned(),
+        None => return String::new(),
+    };
+    format!("The first server, {during}\n{}", closely(comparison, at, &FAULTS).text())
 }
 
 /// What the signs and columns mean.
@@ -119,13 +143,9 @@ fn explained(comparison: &Comparison) -> String {
         figures().any(|of| of.unstable).then(|| {
             format!("{UNSTABLE} queues grew all the time: unstable, or the run is too short")
         }),
-        Some(format!(
-            "quality: 0 is {bound}, 1 is random (by speed, where random is unstable)\n\
-             /round robin: mean over that of round robin\n\
-             herding: largest share of one server in the picks of a report period, over random's\n\
-             longest: time mean of the longest queue\n\
-             ns/request: what the whole simulation took, on this machine now"
-        )),
+        Some(format!("quality: 0 is {bound}, 1 is random (by speed, where random is unstable)")),
+        Some(meanings(comparison)),
+        Some("ns/request: what the whole simulation took, on this machine now".to_owned()),
         (unanswered > 0).then(|| {
             format!("{unanswered} requests got no answer from a strategy and went to any server")
         }),
@@ -133,14 +153,31 @@ fn explained(comparison: &Comparison) -> String {
     lines.into_iter().flatten().collect::<Vec<_>>().join("\n")
 }
 
-/// The strategy with the lowest figure, unstable ones left out.
-fn best(comparison: &Comparison, point: usize, measure: fn(&Figures) -> f64) -> Option<usize> {
+/// A line for each column that there is and whose name does not say it.
+fn meanings(comparison: &Comparison) -> String {
+    let at = comparison.point.0;
+    let is_faulty = !faults(comparison, at).is_empty();
+    let measures = [&TIMES[..], &SHARES[..], if is_faulty { &FAULTS[..] } else { &[] }];
+    let known = measures.into_iter().flat_map(|measures| known(comparison, at, measures));
+    let told = known.filter(|measure| !measure.meaning.is_empty());
+    told.map(|measure| format!("{}: {}", measure.head, measure.meaning))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// The strategy with the best figure, unstable ones left out.
+fn best(comparison: &Comparison, point: usize, measure: &Measure) -> Option<usize> {
+    let of = measure.of;
+    let wanted = measure.best?;
     let lines = comparison.lines.iter().enumerate();
     let strategies = lines.filter(|(_, line)| line.role != Role::Baseline);
     let figures = strategies.map(|(index, line)| (index, &line.points[point]));
-    let known = figures.filter(|(_, of)| !of.unstable && measure(of).is_finite());
-    let lowest = known.min_by(|(_, a), (_, b)| measure(a).total_cmp(&measure(b)));
-    lowest.map(|(index, _)| index)
+    let known = figures.filter(|(_, figures)| !figures.unstable && of(figures).is_finite());
+    let best = known.min_by(|(_, a), (_, b)| match wanted {
+        Best::Lowest => of(a).total_cmp(&of(b)),
+        Best::Highest => of(b).total_cmp(&of(a)),
+    });
+    best.map(|(index, _)| index)
 }
 
 fn name(line: &Line) -> String {
