@@ -17,6 +17,7 @@ pub mod compare;
 pub mod figures;
 mod host;
 pub mod measure;
+pub mod rules;
 pub mod scenario;
 mod server;
 pub mod setup;
@@ -25,6 +26,7 @@ mod world;
 
 use chooser::{Baseline, BaselineChooser, Chooser};
 use measure::Outcome;
+use rules::RuleChooser;
 use setup::Setup;
 
 /// Runs one setup; `chooser` makes one chooser a host, from its number.
@@ -46,8 +48,13 @@ pub fn run(
 /// # Errors
 /// None is expected: baselines do not fail.
 pub fn run_baseline(setup: &Setup, seed: u64, baseline: Baseline) -> Result<Outcome, String> {
+    let speeds = world::nominal(setup, seed).iter().sum();
     let chooser = |host| -> Box<dyn Chooser> {
-        Box::new(BaselineChooser::new(baseline, seed.wrapping_mul(977).wrapping_add(host)))
+        let seed = seed.wrapping_mul(977).wrapping_add(host);
+        match baseline {
+            Baseline::Rule(rule) => Box::new(RuleChooser::new(rule, setup, speeds, seed)),
+            _ => Box::new(BaselineChooser::new(baseline, seed)),
+        }
     };
     let mut choosers: Vec<_> = (0..setup.hosts as u64).map(chooser).collect();
     world::World::new(setup, &mut choosers, baseline == Baseline::Central, seed).run()

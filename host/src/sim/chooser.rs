@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::rules::Rule;
 use super::server::Server;
 use crate::policy::guest::{Request, TargetView};
 use crate::policy::{Module, PolicyEngine, StrategyGuest};
@@ -50,7 +51,8 @@ impl Servers<'_> {
     }
 }
 
-fn lowest(random: &mut fastrand::Rng, len: usize, cost: impl Fn(usize) -> f64) -> usize {
+/// The place with the lowest cost.
+pub(super) fn lowest(random: &mut fastrand::Rng, len: usize, cost: impl Fn(usize) -> f64) -> usize {
     let (mut best, mut best_cost, mut ties) = (0, f64::INFINITY, 0);
     for server in 0..len {
         let this = cost(server);
@@ -66,6 +68,19 @@ fn lowest(random: &mut fastrand::Rng, len: usize, cost: impl Fn(usize) -> f64) -
     best
 }
 
+/// Different servers of so many, as far as there are.
+pub(super) fn drawn<const N: usize>(random: &mut fastrand::Rng, servers: usize) -> [usize; N] {
+    let mut drawn = [0; N];
+    for place in 0..N {
+        let mut next = random.usize(..servers);
+        while place < servers && drawn[..place].contains(&next) {
+            next = random.usize(..servers);
+        }
+        drawn[place] = next;
+    }
+    drawn
+}
+
 /// What to compare with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Baseline {
@@ -77,6 +92,8 @@ pub enum Baseline {
     RoundRobin,
     /// The shorter queue of two drawn, as they are now.
     P2cNow,
+    /// The shortest of three.
+    P3cNow,
     /// The shortest queue now.
     JsqNow,
     /// The shortest expected delay now: (queue + 1) / speed.
@@ -89,21 +106,30 @@ pub enum Baseline {
     LowestReport,
     /// The lower report of two drawn.
     P2cReport,
+    /// By a rule of the literature.
+    Rule(Rule),
 }
 
 impl Baseline {
     /// All of them, as they are called.
-    pub const NAMES: [(&'static str, Self); 10] = [
+    pub const NAMES: [(&'static str, Self); 17] = [
         ("random", Self::Random),
         ("speed-random", Self::SpeedRandom),
         ("round-robin", Self::RoundRobin),
         ("p2c-now", Self::P2cNow),
+        ("p3c-now", Self::P3cNow),
         ("jsq-now", Self::JsqNow),
         ("sed-now", Self::SedNow),
         ("never-queue-now", Self::NeverQueueNow),
         ("central", Self::Central),
         ("lowest-report", Self::LowestReport),
         ("p2c-report", Self::P2cReport),
+        ("p3c-report", Self::Rule(Rule::LowestOfThree)),
+        ("own-report", Self::Rule(Rule::Own)),
+        ("drained-report", Self::Rule(Rule::Drained)),
+        ("p2c-drained-report", Self::Rule(Rule::DrainedOfTwo)),
+        ("basic-interpretation", Self::Rule(Rule::BasicInterpretation)),
+        ("aggressive-interpretation", Self::Rule(Rule::AggressiveInterpretation)),
     ];
 }
 
@@ -146,13 +172,10 @@ impl Chooser for BaselineChooser {
     fn pick(&mut self, _request: &Request, servers: &Servers<'_>) -> Result<Option<u32>, String> {
         let Self { baseline, random, reports, turn } = self;
         let delay = |server: usize| (servers.queue(server) + 1.0) / servers.0[server].speed;
-        let pair = |random: &mut fastrand::Rng| {
-            let first = servers.random(random);
-            let second = random.usize(..servers.0.len().max(2) - 1);
-            (first, (second + usize::from(second >= first)).min(servers.0.len() - 1))
-        };
+        let pair = |random: &mut fastrand::Rng| drawn(random, servers.0.len());
         let server = match baseline {
-            Baseline::Random | Baseline::Central => servers.random(random),
+            // The others have choosers of their own, or none.
+            Baseline::Random | Baseline::Central | Baseline::Rule(_) => servers.random(random),
             Baseline::SpeedRandom => {
                 let total: f64 = servers.0.iter().map(|server| server.speed).sum();
                 let mut draw = random.f64() * total;
@@ -167,8 +190,12 @@ impl Chooser for BaselineChooser {
                 *turn % servers.0.len()
             }
             Baseline::P2cNow => {
-                let (first, second) = pair(random);
+                let [first, second] = pair(random);
                 if servers.queue(second) < servers.queue(first) { second } else { first }
+            }
+            Baseline::P3cNow => {
+                let three: [usize; 3] = drawn(random, servers.0.len());
+                three[lowest(random, three.len(), |place| servers.queue(three[place]))]
             }
             Baseline::JsqNow => servers.lowest(random, |server| servers.queue(server)),
             Baseline::SedNow => servers.lowest(random, delay),
@@ -177,7 +204,7 @@ impl Chooser for BaselineChooser {
             }),
             Baseline::LowestReport => lowest(random, reports.len(), |server| reports[server]),
             Baseline::P2cReport => {
-                let (first, second) = pair(random);
+                let [first, second] = pair(random);
                 if reports[second] < reports[first] { second } else { first }
             }
         };

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Serialize, Serializer};
 
-use super::chooser::{Baseline, Chooser, GuestChooser};
+use super::chooser::{Baseline, GuestChooser};
 use super::figures::{Figures, relate};
 use super::measure::Outcome;
 use super::scenario::{Point, Scenario};
@@ -194,31 +194,18 @@ impl Entrant {
             (Contender::Strategy(..), false) => Role::Strategy,
         }
     }
-
-    /// A chooser for a host, with random numbers of its own.
-    ///
-    /// # Errors
-    /// The module does not start, in words.
-    pub fn chooser(&self, engine: &PolicyEngine, seed: u64) -> Result<Box<dyn Chooser>, String> {
-        Ok(match &self.contender {
-            Contender::Baseline(baseline) => {
-                Box::new(super::chooser::BaselineChooser::new(*baseline, seed))
-            }
-            Contender::Strategy(module, settings) => {
-                Box::new(GuestChooser::start(engine, &self.name, module, settings, seed)?)
-            }
-        })
-    }
 }
 
 impl Task<'_> {
     fn perform(&self, engine: &PolicyEngine, key: &str) -> Result<Run, String> {
         let Self { entrant, point, seed } = self;
         let begin = Instant::now();
-        let outcome = match entrant.contender {
-            Contender::Baseline(baseline) => run_baseline(&point.setup, *seed, baseline),
-            Contender::Strategy(..) => run(&point.setup, *seed, |host| {
-                entrant.chooser(engine, seed.wrapping_mul(977).wrapping_add(host))
+        let outcome = match &entrant.contender {
+            Contender::Baseline(baseline) => run_baseline(&point.setup, *seed, *baseline),
+            Contender::Strategy(module, settings) => run(&point.setup, *seed, |host| {
+                let seed = seed.wrapping_mul(977).wrapping_add(host);
+                let guest = GuestChooser::start(engine, &entrant.name, module, settings, seed);
+                Ok(Box::new(guest?))
             }),
         };
         let (name, value) = (&entrant.name, &point.label);

@@ -77,6 +77,21 @@ pub(super) struct World<'c> {
     measured: Tally,
 }
 
+/// The servers' speeds in a run with this seed.
+pub(super) fn nominal(setup: &Setup, seed: u64) -> Vec<f64> {
+    setup.speeds(&mut stream(seed, MACHINES))
+}
+
+/// Numbers of the random streams.
+const MACHINES: u64 = 1;
+const WIRES: u64 = 2;
+const ARRIVALS: u64 = 3;
+const CLIENTS: u64 = 4;
+
+fn stream(seed: u64, number: u64) -> fastrand::Rng {
+    fastrand::Rng::with_seed(seed.wrapping_mul(8).wrapping_add(number))
+}
+
 impl<'c> World<'c> {
     /// A farm with one chooser a host; `central`: one queue for all, the choosers are not asked.
     pub(super) fn new(
@@ -85,9 +100,8 @@ impl<'c> World<'c> {
         central: bool,
         seed: u64,
     ) -> Self {
-        let stream =
-            |number: u64| fastrand::Rng::with_seed(seed.wrapping_mul(8).wrapping_add(number));
-        let (mut machines, wires, arrivals) = (stream(1), stream(2), stream(3));
+        let stream = |number| stream(seed, number);
+        let (mut machines, wires, arrivals) = (stream(MACHINES), stream(WIRES), stream(ARRIVALS));
         let nominal = setup.speeds(&mut machines);
         let servers: Vec<_> =
             nominal.iter().map(|speed| Server::new(*speed, setup.discipline)).collect();
@@ -113,7 +127,7 @@ impl<'c> World<'c> {
             arrivals,
             wires,
             machines,
-            clients: Clients::new(setup, stream(4)),
+            clients: Clients::new(setup, stream(CLIENTS)),
             measured: Tally::new(count),
         }
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::config::nearest;
 use crate::policy::{Kind, Module, PolicyEngine, built_in, built_in_names};
+use crate::sim::chooser::GuestChooser;
 use crate::sim::compare::{Contender, Entrant};
 use crate::sim::scenario::Scenario;
 use crate::watch::read;
@@ -159,9 +160,7 @@ impl Entrants<'_> {
         settings: String,
         own: bool,
     ) -> Result<Entrant, String> {
-        let contender = Contender::Strategy(Box::new(module), settings);
-        let entrant = Entrant { name, own, contender };
-        entrant.chooser(self.engine, 0)?;
-        Ok(entrant)
+        GuestChooser::start(self.engine, &name, &module, &settings, 0)?;
+        Ok(Entrant { name, own, contender: Contender::Strategy(Box::new(module), settings) })
     }
 }
