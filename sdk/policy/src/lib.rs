@@ -49,6 +49,7 @@
 mod fleet;
 mod formula;
 mod strategy;
+mod target;
 
 pub mod index;
 pub mod log;
@@ -60,9 +61,10 @@ pub mod testing;
 #[cfg(target_arch = "wasm32")]
 pub mod guest;
 
-pub use fleet::{Candidate, Eligible, Fleet, Request, Slot, Target};
+pub use fleet::{Eligible, Fleet};
 pub use formula::{Formula, FormulaRunner, MetricUse, Row};
 pub use strategy::{Relocation, Strategy, StrategyRunner};
+pub use target::{Candidate, Request, Slot, Target};
 
 /// Everything a strategy needs, for one `use`.
 pub mod prelude {
