@@ -37,9 +37,13 @@ impl Both {
     fn wild(&mut self, view: &TargetView) -> TargetView {
         let bits = self.bits();
         let one_in = |share: u64, shift: u32| (bits >> shift).is_multiple_of(share);
-        let is_unknown = one_in(13, 8);
+        let load = match (bits >> 8) % 26 {
+            0 => f64::NAN,
+            1 => f64::INFINITY,
+            _ => view.load,
+        };
         TargetView {
-            load: if is_unknown { f64::NAN } else { view.load },
+            load,
             latency_us: (bits % 50_000) as u32,
             error_rate: if one_in(7, 16) { (bits % 100) as f32 / 100.0 } else { 0.0 },
             eligible: !one_in(11, 24),

@@ -168,6 +168,35 @@ async fn missing_metric_makes_the_last_choice_and_is_named() {
     farm.stop().await;
 }
 
+/// What cannot be scored yet joins as one of average load, what is not reported as the last choice, whoever
+/// chooses.
+#[tokio::test(flavor = "multi_thread")]
+async fn load_that_is_not_known_yet_counts_as_the_median() {
+    // The pool of no policy's name is served by native code.
+    for strategy in ["least-loaded", "nobody-has-it"] {
+        let pools = vec![pool("default", "root", strategy)];
+        let mut farm = Farm::with_files(pools, &[("root.formula", b"sqrt(x)")]).await;
+        farm.report(&["blind"], &[("cpu", 0.0)]);
+        for (machine, x) in [("heavy", 9.0), ("new", -1.0), ("light", 1.0)] {
+            farm.report(&[machine], &[("x", x)]);
+        }
+        farm.eligible(4).await;
+        let answer = farm.get("/v1/target?n=4");
+        let others = answer["others"].as_array().unwrap().iter();
+        let order: Vec<_> = [&answer].into_iter().chain(others).map(|of| &of["machine"]).collect();
+        assert_eq!(order, ["light", "new", "heavy", "blind"], "{answer}");
+        for (machine, missing) in [("new", 0), ("blind", 1)] {
+            let target = &farm.get(&format!("/v1/machines/{machine}"))["targets"][0];
+            assert!(target["load"].is_null(), "{target}");
+            let named = target["missing"].as_array().map_or(0, Vec::len);
+            assert_eq!(named, missing, "{target}");
+        }
+        let decision = farm.get(&format!("/v1/decisions/{}", answer["decision"].as_str().unwrap()));
+        assert_eq!(decision["filtered"]["unknown_load"], 2, "{decision}");
+        farm.stop().await;
+    }
+}
+
 /// The worked example of the first load balancer.
 #[tokio::test(flavor = "multi_thread")]
 async fn load_is_the_sum_of_weights_times_averages() {

@@ -75,7 +75,7 @@ pub struct Picked {
     pub machine: Arc<str>,
     /// Where to send the work.
     pub address: Arc<str>,
-    /// The formula's answer; NaN: not known.
+    /// The formula's answer; NaN: not known yet; infinite: a metric is missing.
     pub load: f64,
 }
 

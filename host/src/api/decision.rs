@@ -102,7 +102,7 @@ struct Filtered {
     excluded: usize,
     /// Of the candidates: their labels are not what was wanted.
     labels: usize,
-    /// Not filtered: strategies take them last.
+    /// Not filtered: to strategies they are as the median or, where a metric is missing, the last choice.
     unknown_load: usize,
 }
 

@@ -2,32 +2,43 @@
 //!
 //! Each pick since the last report is priced at the mean known load, because what one pick adds is
 //! not known: where loads are alike this goes round, where one is far below it fills up first, and no
-//! herd forms either way. Unknown loads come last; ties go to the fewest picks per weight, then to
-//! the lowest slot. Cost O(n).
+//! herd forms either way. What loads count as is the same as in strategies that go by loads
+//! ([`loadline_sdk::belief`]). Ties go to the fewest picks per weight, then to the lowest slot. Cost O(n).
+
+use loadline_sdk::belief::{Usual, believed_load};
 
 use super::table::{Row, Table};
 
 /// The best target of those that may be picked.
 pub(super) fn best(table: &Table, may: impl Fn(u32, &Row) -> bool) -> Option<u32> {
     let price = mean_load(table);
+    let usual = usual_load(table);
     let allowed = table.rows().filter(|(slot, row)| may(*slot, row));
     let cost = |row: &Row| {
         let share = f64::from(row.picks()) / row.fresh.weight;
         // No pick costs nothing, whatever the price.
         let picks = if share > 0.0 { share * price } else { 0.0 };
-        (row.fresh.load.is_nan(), row.fresh.load + picks, share)
+        (believed_load(row.fresh.load, usual) + picks, share)
     };
     let scored = allowed.map(|(slot, row)| (cost(row), slot));
-    let best =
-        scored.min_by(|((a_unknown, a_load, a_share), _), ((b_unknown, b_load, b_share), _)| {
-            let known = a_unknown.cmp(b_unknown);
-            known.then(a_load.total_cmp(b_load)).then(a_share.total_cmp(b_share))
-        });
+    let best = scored.min_by(|((a_load, a_share), _), ((b_load, b_share), _)| {
+        a_load.total_cmp(b_load).then(a_share.total_cmp(b_share))
+    });
     best.map(|(_, slot)| slot)
 }
 
+/// The median of the known loads of targets that may be picked.
+fn usual_load(table: &Table) -> f64 {
+    let may = || table.rows().map(|(_, row)| row).filter(|row| row.eligible);
+    if may().all(|row| !row.fresh.load.is_nan()) {
+        return 0.0; // nobody asks
+    }
+    let known = |row: &Row| Some(row.fresh.load).filter(|load| load.is_finite());
+    Usual::of(table.tally().eligible, may().map(known))
+}
+
 fn mean_load(table: &Table) -> f64 {
-    let loads = table.rows().map(|(_, row)| row.fresh.load).filter(|load| !load.is_nan());
+    let loads = table.rows().map(|(_, row)| row.fresh.load).filter(|load| load.is_finite());
     let (sum, count) = loads.fold((0.0, 0.0_f64), |(sum, count), load| (sum + load, count + 1.0));
     (sum / count.max(1.0)).min(f64::MAX)
 }
@@ -58,9 +69,18 @@ mod tests {
     }
 
     #[test]
-    fn unknown_loads_serve_when_there_is_no_other() {
-        assert_eq!(picks(&[f64::NAN, 5.0], 3), [1, 1, 1]);
-        assert_eq!(picks(&[f64::NAN, f64::NAN], 2), [0, 1]);
+    fn incomplete_targets_serve_when_there_is_no_other() {
+        let lacking = f64::INFINITY;
+        assert_eq!(picks(&[lacking, 5.0], 3), [1, 1, 1]);
+        assert_eq!(picks(&[lacking, f64::NAN], 3), [1, 1, 1]);
+        assert_eq!(picks(&[lacking, lacking], 3), [0, 1, 0]);
         assert!(picks(&[], 1).is_empty());
+    }
+
+    #[test]
+    fn unknown_load_counts_as_the_median() {
+        assert_eq!(picks(&[f64::NAN, f64::NAN], 2), [0, 1]);
+        // 0.5 is the median, and the mean what a pick costs: 0.7 and 0.5 are next.
+        assert_eq!(picks(&[f64::NAN, 0.5, 0.2, 0.8], 4), [2, 0, 1, 2]);
     }
 }

@@ -120,7 +120,7 @@ pub struct TargetStatus {
     pub machine: Arc<str>,
     /// Where to send work.
     pub address: Arc<str>,
-    /// NaN: not known.
+    /// NaN: not known yet; infinite: a metric is missing.
     pub load: f64,
     /// Whether it may be picked.
     pub eligible: bool,

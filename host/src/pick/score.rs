@@ -1,8 +1,8 @@
 //! One pool's loads: machines that changed in, targets with loads out, by the pool's formula.
 //!
 //! Each batch is one guest call; [`columns`] finds the formula's metrics in a report. Invariants: a
-//! target that lacks a required metric has no load and is not asked about; a load that is NaN, infinite
-//! or negative is answered with the target's last good one; slots are given out again only after
+//! target that lacks a required metric is not asked about, and its load is infinite, the last choice; a
+//! load that is NaN, infinite or negative is answered with the target's last good one, NaN before there is one; slots are given out again only after
 //! formula and strategy heard `leave`.
 //! [`beside`] is a formula in shadow.
 
@@ -301,7 +301,7 @@ impl Scorer {
                     let (pool, formula) = (self.pool.name(), self.pool.policy_name(Kind::Formula));
                     tracing::warn!(
                         pool, %formula, %metric, %machine,
-                        "a metric that the formula needs is not reported: the target has no load"
+                        "a metric that the formula needs is not reported: the target has no load and is the last choice"
                     );
                 }
             }
@@ -372,7 +372,7 @@ impl Batch {
         }
         let fresh = Fresh {
             card: None,
-            load: f64::NAN,
+            load: if missing.is_empty() { f64::NAN } else { f64::INFINITY },
             // Two good weights can make none.
             weight: (machine.weight * service.weight).clamp(f64::MIN_POSITIVE, f64::MAX),
             in_flight: service.in_flight,

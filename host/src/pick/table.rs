@@ -48,7 +48,7 @@ pub(super) struct Card {
 pub(super) struct Fresh {
     /// `None`: as the row has it.
     pub(super) card: Option<Box<Card>>,
-    /// NaN: not known.
+    /// NaN: not known yet; infinite: a metric is missing.
     pub(super) load: f64,
     pub(super) weight: f64,
     pub(super) in_flight: u32,
@@ -405,7 +405,7 @@ impl Tally {
         self.live += usize::from(row.is_live());
         self.eligible += usize::from(row.eligible);
         self.ejected += usize::from(row.is_live() && row.health.ejection.is_some());
-        self.unknown += usize::from(row.fresh.load.is_nan());
+        self.unknown += usize::from(!row.fresh.load.is_finite());
         self.leases += row.usage.leases() as usize;
     }
 
@@ -414,7 +414,7 @@ impl Tally {
         self.live -= usize::from(row.is_live());
         self.eligible -= usize::from(row.eligible);
         self.ejected -= usize::from(row.is_live() && row.health.ejection.is_some());
-        self.unknown -= usize::from(row.fresh.load.is_nan());
+        self.unknown -= usize::from(!row.fresh.load.is_finite());
         self.leases -= row.usage.leases() as usize;
     }
 }

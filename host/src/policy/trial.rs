@@ -30,11 +30,16 @@ pub fn try_formula(guest: &mut FormulaGuest) -> Result<(), CallError> {
 /// # Errors
 /// The guest failed, or picked what may not be picked.
 pub fn try_strategy(guest: &mut StrategyGuest) -> Result<(), CallError> {
+    let load = |slot: u32| match slot {
+        3 => f64::NAN,      // not known yet
+        4 => f64::INFINITY, // a metric is missing
+        _ => f64::from(slot) / 8.0,
+    };
     let view = |slot: u32| TargetView {
         picks: slot,
         eligible: slot != 5,
         accepted: u64::from(slot),
-        ..TargetView::new(slot, if slot == 3 { f64::NAN } else { f64::from(slot) / 8.0 })
+        ..TargetView::new(slot, load(slot))
     };
     let request = |random| Request { key: random, class: 0, cost: 1.0, now_ms: random, random };
     let check = |guest: &mut StrategyGuest, call, slot: Option<u32>| match slot {

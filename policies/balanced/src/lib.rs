@@ -16,7 +16,8 @@
 //!   differs from the mean, in picks and at most one. A pick's cost in load is the mean load over the
 //!   picks of a report period, and weights are corrected slowly until loads are alike.
 //!
-//! Slow start and failures make a target's requests dearer; an unknown load moves nothing. No
+//! Slow start and failures make a target's requests dearer; a load that is not known yet moves nothing.
+//! Where only loads are known, a target whose report lacks a metric of the formula is the last choice. No
 //! settings. Cost O(log n) a pick and a changed target; with several hosts and counts O(1) more on
 //! average. Figures: `host/benches/gates.md`; not shown there is that requests of always one
 //! length, and light load with very old reports, are better served in turns.
@@ -102,6 +103,8 @@ struct Heard {
 }
 
 impl Strategy for Balanced {
+    const GOES_BY: GoesBy = GoesBy::Neither;
+
     fn update(&mut self, fleet: &Fleet, changed: &[Slot]) {
         self.now_ms = fleet.now_ms() as f64;
         for target in changed.iter().filter_map(|slot| fleet.get(*slot)) {

@@ -100,6 +100,19 @@ fn unknown_load_is_served_like_the_others() {
 }
 
 #[test]
+fn target_that_lacks_a_metric_is_the_last_choice_until_it_reports_it() {
+    let mut host = StrategyHost::<Balanced>::with_loads(&[0.5, f64::INFINITY, f64::INFINITY]);
+    assert_eq!(host.shares(300), [300, 0, 0]);
+    host.change(0, |target| target.eligible = false);
+    assert_eq!(host.shares(30), [0, 15, 15]);
+    host.now_ms += 1_000;
+    host.change(1, |target| target.load = 0.5);
+    assert_eq!(host.shares(30), [0, 30, 0]);
+    host.change(0, |target| target.eligible = true);
+    assert_eq!(host.shares(30), [15, 15, 0], "what it missed is not made good");
+}
+
+#[test]
 fn slow_start_and_failures_cost_a_target_its_share() {
     let mut host = StrategyHost::<Balanced>::with_loads(&[0.5; 3]);
     host.change(1, |target| target.warm = 0.1);

@@ -1,6 +1,6 @@
 //! Targets that report only a load: turns in proportion to weights, moved by loads.
 //!
-//! Invariant: a turn is finite, and no report moves it by more than a pick.
+//! Invariant: a turn is finite but for the last choice's, and no report moves it by more than a pick.
 
 use super::Heard;
 
@@ -37,11 +37,13 @@ pub(crate) struct Turn {
     corrected: f64,
     /// The turn that was picked last when it reported last.
     seen: f64,
+    /// Its report lacks a metric: it is the last choice.
+    is_last: bool,
 }
 
 impl Default for Turn {
     fn default() -> Self {
-        Self { next: 0.0, weight: 1.0, corrected: 1.0, seen: -1.0 }
+        Self { next: 0.0, weight: 1.0, corrected: 1.0, seen: -1.0, is_last: false }
     }
 }
 
@@ -58,8 +60,9 @@ impl Turn {
         }
     }
 
+    /// Infinite for who is the last choice: among each other these take turns as they come.
     pub(crate) fn next(&self) -> f64 {
-        self.next
+        if self.is_last { f64::INFINITY } else { self.next }
     }
 
     pub(crate) fn pick(&mut self, price: f64, turns: &mut Turns) {
@@ -72,7 +75,11 @@ impl Turn {
         self.cost(self.weight / weight, turns);
         self.weight = weight;
         let load = heard.target.load;
-        if load.is_nan() || heard.elapsed_ms <= 0.0 {
+        let was_last = std::mem::replace(&mut self.is_last, load.is_infinite());
+        if was_last && !self.is_last {
+            self.join(turns);
+        }
+        if !load.is_finite() || heard.elapsed_ms <= 0.0 {
             return;
         }
         // Nobody was picked since: no load is the doing of a pick, and none can make it good.

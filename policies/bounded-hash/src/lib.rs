@@ -34,6 +34,7 @@ impl Default for Settings {
 }
 
 impl Strategy for BoundedHash {
+    const GOES_BY: GoesBy = GoesBy::Neither;
     const SETTINGS_SCHEMA: &'static str = r#"{
         "type": "object", "additionalProperties": false,
         "properties": {

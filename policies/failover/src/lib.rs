@@ -54,6 +54,7 @@ impl Default for Settings {
 type Rank = (Reverse<u64>, u64, Slot);
 
 impl Strategy for Failover {
+    const GOES_BY: GoesBy = GoesBy::Neither;
     const SETTINGS_SCHEMA: &'static str = r#"{
         "type": "object", "additionalProperties": false,
         "properties": {

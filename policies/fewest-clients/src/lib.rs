@@ -18,6 +18,8 @@ pub struct FewestClients {
 }
 
 impl Strategy for FewestClients {
+    const GOES_BY: GoesBy = GoesBy::Neither;
+
     fn update(&mut self, fleet: &Fleet, changed: &[Slot]) {
         for slot in changed {
             match fleet.offered(*slot) {

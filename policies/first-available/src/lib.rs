@@ -27,6 +27,7 @@ struct Settings {
 }
 
 impl Strategy for FirstAvailable {
+    const GOES_BY: GoesBy = GoesBy::Neither;
     const SETTINGS_SCHEMA: &'static str = r#"{
         "type": "object", "additionalProperties": false,
         "properties": {

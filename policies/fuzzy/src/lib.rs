@@ -8,7 +8,8 @@
 //! any effect: it does not herd as `least-loaded` does, and does not thrash. Use it where loads are
 //! noisy or coarse. In a small farm a bigger difference is tolerated than in a large one.
 //!
-//! An unknown load counts as the average, so that it is light. Weights do not count. Only the first
+//! The average is that of the known loads. One that is not known yet counts as their median; a target whose
+//! report lacks a metric of the formula is never light, and the last choice. Weights do not count. Only the first
 //! choice for a request takes a turn: a request that excludes the target whose turn it is uses that turn
 //! up, and whoever answers it keeps its own.
 //!
@@ -60,12 +61,12 @@ impl Strategy for Fuzzy {
 
     fn update(&mut self, fleet: &Fleet, changed: &[Slot]) {
         for slot in changed {
-            self.known.set(*slot, fleet.offered(*slot).map_or(f64::NAN, |target| target.load));
+            self.known.set(*slot, fleet.offered(*slot).map(|target| target.load));
         }
     }
 
     fn leave(&mut self, _fleet: &Fleet, slots: &[Slot]) {
-        slots.iter().for_each(|slot| self.known.set(*slot, f64::NAN));
+        slots.iter().for_each(|slot| self.known.set(*slot, None));
     }
 
     fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
@@ -78,9 +79,10 @@ impl Strategy for Fuzzy {
         };
         let after = |candidate: &&Candidate| eligible.after(Some(candidate.slot));
         let mut round = iter::successors(Some(first), after).take(eligible.len());
-        let light = round.find(|target| target.load.is_nan() || target.load <= limit);
-        // Rounding may put the average of equal loads just below them, and then nobody is light.
-        let next = light.unwrap_or(first).slot;
+        let light = round.find(|target| target.load <= limit).map(|target| target.slot);
+        // Nobody is light where no load is known, nor where rounding puts the average of equal loads just
+        // below them.
+        let next = light.or_else(|| eligible.min_by_load())?;
         if !fleet.is_limited() {
             self.last = Some(next);
         }
@@ -102,13 +104,13 @@ impl Fuzzy {
         if !fleet.is_limited() {
             return self.known.average();
         }
-        let loads = fleet.eligible().iter().map(|candidate| candidate.load);
+        let loads = fleet.all_offered().map(|target| target.load);
         let (mut sum, mut count) = (0.0, 0.0);
-        for load in loads.filter(|load| !load.is_nan()) {
+        for load in loads.filter(|load| load.is_finite()) {
             sum += load;
             count += 1.0;
         }
-        sum / count
+        mean(sum, count)
     }
 }
 
@@ -120,16 +122,21 @@ struct Known {
 }
 
 impl Known {
-    /// NaN: not known.
-    fn set(&mut self, slot: Slot, load: f64) {
-        self.loads.set(slot, load);
-        self.count.set(slot, if load.is_nan() { 0.0 } else { 1.0 });
+    /// `None`: not eligible; what is not finite is not known.
+    fn set(&mut self, slot: Slot, load: Option<f64>) {
+        let known = load.filter(|load| load.is_finite());
+        self.loads.set(slot, known.unwrap_or(0.0));
+        self.count.set(slot, if known.is_some() { 1.0 } else { 0.0 });
     }
 
-    /// NaN when there is none.
     fn average(&self) -> f64 {
-        self.loads.total() / self.count.total()
+        mean(self.loads.total(), self.count.total())
     }
+}
+
+/// 0 of none.
+fn mean(sum: f64, count: f64) -> f64 {
+    if count > 0.0 { sum / count } else { 0.0 }
 }
 
 export_strategy!(Fuzzy);
@@ -165,6 +172,9 @@ mod tests {
         check(0.0, &[0.1; 3], &[10; 3]);
         check(0.0, &[f64::NAN; 3], &[10; 3]);
         check(0.0, &[f64::NAN, 0.2, 0.4], &[10, 10, 0]);
+        check(0.0, &[f64::NAN, 0.2, 0.4, 0.9], &[10, 10, 10, 0]);
+        check(9.0, &[f64::INFINITY, 0.2, f64::NAN], &[0, 10, 10]);
+        check(9.0, &[f64::INFINITY; 3], &[10; 3]);
         check(0.0, &[f64::MAX; 3], &[10; 3]);
     }
 

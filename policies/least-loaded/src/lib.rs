@@ -3,7 +3,8 @@
 //! Use it when reports are fresh compared with the time a request takes, or when picks are rare:
 //! with old reports everything that arrives between two reports goes to the same target (Mitzenmacher
 //! 2000), and `p2c` does better. Equal loads go to the target with the fewest picks per weight *
-//! slow-start share, and full equals take turns; unknown loads come last.
+//! slow-start share, and full equals take turns. A load that is not known yet counts as the median of the known ones; a target
+//! whose report lacks a metric of the formula comes last.
 //!
 //! No settings, no state. Cost O(log n) a pick, O(n) among candidates.
 
@@ -21,7 +22,7 @@ impl Strategy for LeastLoaded {
     fn update(&mut self, fleet: &Fleet, changed: &[Slot]) {
         for slot in changed {
             match fleet.offered(*slot) {
-                Some(target) => self.ranking.refresh(*slot, rank(&target)),
+                Some(target) => self.ranking.refresh(*slot, rank(fleet, &target)),
                 None => self.ranking.remove(*slot),
             }
         }
@@ -38,13 +39,15 @@ impl Strategy for LeastLoaded {
             self.ranking.min()?.0
         };
         let target = fleet.get(slot)?;
-        self.ranking.set(slot, rank(&Target { picks: target.picks.saturating_add(1), ..target }));
+        let picked = Target { picks: target.picks.saturating_add(1), ..target };
+        self.ranking.set(slot, rank(fleet, &picked));
         Some(slot)
     }
 }
 
-fn rank(target: &Target) -> (f64, f64) {
-    (target.load, f64::from(target.picks) / target.capacity())
+fn rank(fleet: &Fleet, target: &Target) -> (f64, f64) {
+    let load = fleet.load(target.slot).unwrap_or(target.load);
+    (load, f64::from(target.picks) / target.capacity())
 }
 
 export_strategy!(LeastLoaded);
@@ -56,8 +59,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lowest_load_wins_and_unknown_is_last() {
-        let mut host = StrategyHost::<LeastLoaded>::with_loads(&[f64::NAN, 0.9, 0.2]);
+    fn lowest_load_wins_and_incomplete_is_last() {
+        let mut host = StrategyHost::<LeastLoaded>::with_loads(&[f64::INFINITY, 0.9, 0.2]);
         assert_eq!(host.pick(), Some(Slot(2)));
         assert_eq!(host.pick_among(&[0, 1]), Some(Slot(1)));
         assert_eq!(host.pick_among(&[0]), Some(Slot(0)));
@@ -73,8 +76,21 @@ mod tests {
         assert_eq!(host.shares(10), [0, 10, 0]);
         host.change(1, |target| target.load = 0.4);
         assert_eq!(host.shares(10), [10, 0, 0]);
-        host.change(0, |target| target.load = f64::NAN);
+        host.change(0, |target| target.load = f64::INFINITY);
         assert_eq!(host.shares(10), [0, 10, 0]);
+    }
+
+    #[test]
+    fn unknown_load_counts_as_the_median() {
+        let mut host = StrategyHost::<LeastLoaded>::with_loads(&[0.6, f64::NAN, 0.5]);
+        assert_eq!(host.shares(10), [0, 0, 10]);
+        host.change(2, |target| target.load = 0.8);
+        assert_eq!(host.shares(10), [10, 0, 0], "0.7 is the median");
+        host.change(0, |target| target.load = 0.9);
+        assert_eq!(host.shares(10), [0, 0, 10]);
+        host.change(2, |target| target.load = 0.9);
+        (0..3).for_each(|slot| host.change(slot, |target| target.picks = 0));
+        assert_eq!(host.shares(30), [10; 3], "as all others");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! The safe default: it needs no tuning, stays good with reports that are several service times old
 //! and cannot send everything to one target (Mitzenmacher, "How useful is old information", 2000).
 //! Of the two the lower load wins; equal loads go to the one with fewer picks per weight * slow-start
-//! share; an unknown load loses. A target in its slow start gives way to the other one with
+//! share; a load that is not known yet counts as the median of the known ones, and
+//! a target whose report lacks a metric of the formula loses. A target in its slow start gives way to the other one with
 //! probability 1 - its share. No settings. Cost O(1) a pick at any fleet size.
 
 use loadline_sdk::{math, prelude::*};
@@ -59,13 +60,21 @@ mod tests {
     }
 
     #[test]
-    fn unknown_load_loses_but_serves_when_alone() {
-        let mut host = StrategyHost::<P2c>::with_loads(&[f64::NAN, 1e9]);
+    fn incomplete_loses_but_serves_when_alone() {
+        let mut host = StrategyHost::<P2c>::with_loads(&[f64::INFINITY, 1e9]);
         assert_eq!(host.shares(100), [0, 100]);
         host.leave(1);
         assert_eq!(host.pick(), Some(Slot(0)));
         host.leave(0);
         assert_eq!(host.pick(), None);
+    }
+
+    #[test]
+    fn unknown_load_counts_as_the_median() {
+        let mut host = StrategyHost::<P2c>::with_loads(&[0.9, f64::NAN, 0.1]);
+        // Between the two: it wins one pair of three.
+        let shares = host.shares(30_000);
+        assert!(shares[0] == 0 && shares[1].abs_diff(10_000) < 410, "{shares:?}");
     }
 
     #[test]

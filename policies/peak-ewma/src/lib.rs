@@ -61,6 +61,7 @@ struct Estimate {
 const LATENCY_US_MIN: f64 = 1.0;
 
 impl Strategy for PeakEwma {
+    const GOES_BY: GoesBy = GoesBy::Neither;
     const SETTINGS_SCHEMA: &'static str = r#"{
         "type": "object", "additionalProperties": false,
         "properties": {

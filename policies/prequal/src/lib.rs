@@ -43,6 +43,7 @@ impl Default for Settings {
 }
 
 impl Strategy for Prequal {
+    const GOES_BY: GoesBy = GoesBy::Neither;
     const SETTINGS_SCHEMA: &'static str = r#"{
         "type": "object", "additionalProperties": false,
         "properties": {

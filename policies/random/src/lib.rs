@@ -11,6 +11,8 @@ use loadline_sdk::prelude::*;
 pub struct Random;
 
 impl Strategy for Random {
+    const GOES_BY: GoesBy = GoesBy::Neither;
+
     fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
         fleet.eligible().random(request.draws().0).map(|target| target.slot)
     }

@@ -19,6 +19,8 @@ use loadline_sdk::{math, prelude::*};
 pub struct Rendezvous;
 
 impl Strategy for Rendezvous {
+    const GOES_BY: GoesBy = GoesBy::Neither;
+
     fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
         math::nearest(request.key_or_random(), fleet.all_offered())
     }

@@ -20,6 +20,8 @@ pub struct RoundRobin {
 }
 
 impl Strategy for RoundRobin {
+    const GOES_BY: GoesBy = GoesBy::Neither;
+
     fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
         if fleet.is_drawn() {
             return Some(fleet.eligible().random(math::halves(request.random).0)?.slot);

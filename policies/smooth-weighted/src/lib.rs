@@ -37,6 +37,8 @@ const STRIDE_MAX: f64 = 1e100;
 const STRIDES_PER_ERA: f64 = 4_294_967_296.0;
 
 impl Strategy for SmoothWeighted {
+    const GOES_BY: GoesBy = GoesBy::Neither;
+
     fn update(&mut self, fleet: &Fleet, changed: &[Slot]) {
         for slot in changed {
             match fleet.offered(*slot) {

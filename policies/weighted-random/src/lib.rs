@@ -17,6 +17,8 @@ pub struct WeightedRandom {
 }
 
 impl Strategy for WeightedRandom {
+    const GOES_BY: GoesBy = GoesBy::Neither;
+
     fn update(&mut self, fleet: &Fleet, changed: &[Slot]) {
         for slot in changed {
             match fleet.offered(*slot) {

@@ -5,7 +5,11 @@
 //! random eligible target costs O(1) and one memory access, at any fleet size; an update or a
 //! departure costs O(1) too. The picks of an eligible target are counted there and nowhere else.
 
+mod judge;
+
 use std::cmp::Ordering;
+
+pub use judge::GoesBy;
 
 use crate::target::{Candidate, Slot, Target};
 
@@ -25,6 +29,7 @@ pub struct Fleet {
     now_ms: u64,
     /// How many targets are not warm.
     warming: u32,
+    judging: judge::Judging,
 }
 
 impl Fleet {
@@ -44,6 +49,13 @@ impl Fleet {
             |slots: &Vec<Candidate>| slots.binary_search_by_key(&slot, |c| c.slot).is_ok();
         let target = self.get(slot)?;
         (target.eligible && among.is_none_or(is_among)).then_some(target)
+    }
+
+    /// What the load of an eligible target counts as, see [`Candidate::load`].
+    #[must_use]
+    pub fn load(&self, slot: Slot) -> Option<f64> {
+        let place = *self.position.get(slot.index())?;
+        self.eligible.get(place as usize).map(|candidate| candidate.load)
     }
 
     /// All targets, in slot order.
@@ -122,6 +134,7 @@ impl Fleet {
         if self.targets.get(slot.index()).is_some() {
             self.withdraw(slot);
             self.forget(slot);
+            self.judging.note(1);
         }
     }
 
@@ -246,8 +259,8 @@ impl<'a> Eligible<'a> {
         self.iter().min_by(|a, b| self.by_load(a, b)).map(|candidate| candidate.slot)
     }
 
-    /// Orders by load, unknown loads last; equal loads by picks per capacity, so that a tie does not
-    /// send everything to one target.
+    /// Orders by what loads count as ([`Candidate::load`]); equal ones by picks per capacity, so that a tie
+    /// does not send everything to one target.
     #[must_use]
     pub fn by_load(&self, a: &Candidate, b: &Candidate) -> Ordering {
         match a.load.partial_cmp(&b.load) {
@@ -337,8 +350,8 @@ mod tests {
     }
 
     #[test]
-    fn unknown_load_is_the_last_choice() {
-        let mut fleet = fleet(&[f64::NAN, 1e300]);
+    fn target_that_lacks_a_metric_is_the_last_choice() {
+        let mut fleet = fleet(&[f64::INFINITY, 1e300]);
         assert_eq!(fleet.eligible().min_by_load(), Some(Slot(1)));
         fleet.leave(Slot(1));
         assert_eq!(fleet.eligible().min_by_load(), Some(Slot(0)));

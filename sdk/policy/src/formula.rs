@@ -12,8 +12,8 @@ use crate::{PolicyInfo, Slot};
 pub struct MetricUse {
     /// The metric's name in reports.
     pub name: Cow<'static, str>,
-    /// Used where a target does not report it. `None`: such a target has no load. `Some(NaN)`: the
-    /// formula copes by itself.
+    /// Used where a target does not report it. `None`: such a target has no load and is the
+    /// last choice. `Some(NaN)`: the formula copes by itself.
     pub fallback: Option<f64>,
 }
 
@@ -167,7 +167,7 @@ macro_rules! export_formula {
 /// # fn main() {
 /// # let mut host = loadline_sdk::testing::FormulaHost::<PolicyFormula>::new("{}").unwrap();
 /// # assert_eq!(host.load(&[("vllm.waiting", 3.0)]), 3.5);
-/// # assert!(host.load(&[("cpu", 1.0)]).is_nan(), "waiting has no fallback");
+/// # assert!(host.load(&[("cpu", 1.0)]).is_infinite(), "waiting has no fallback");
 /// # }
 /// ```
 #[macro_export]

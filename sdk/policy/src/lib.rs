@@ -51,6 +51,7 @@ mod formula;
 mod strategy;
 mod target;
 
+pub mod belief;
 pub mod index;
 pub mod log;
 pub mod math;
@@ -61,7 +62,7 @@ pub mod testing;
 #[cfg(target_arch = "wasm32")]
 pub mod guest;
 
-pub use fleet::{Eligible, Fleet};
+pub use fleet::{Eligible, Fleet, GoesBy};
 pub use formula::{Formula, FormulaRunner, MetricUse, Row};
 pub use strategy::{Relocation, Strategy, StrategyRunner};
 pub use target::{Candidate, Request, Slot, Target};
@@ -69,8 +70,8 @@ pub use target::{Candidate, Request, Slot, Target};
 /// Everything a strategy needs, for one `use`.
 pub mod prelude {
     pub use crate::{
-        Candidate, Eligible, Fleet, Relocation, Request, Slot, Strategy, Target, export_strategy,
-        log,
+        Candidate, Eligible, Fleet, GoesBy, Relocation, Request, Slot, Strategy, Target,
+        export_strategy, log,
     };
 }
 

@@ -3,7 +3,7 @@
 //! [`StrategyRunner`] is the same code inside a guest and in a native test or benchmark; the Wasm
 //! exports only convert types around it.
 
-use crate::{Fleet, PolicyInfo, Request, Slot, Target};
+use crate::{Fleet, GoesBy, PolicyInfo, Request, Slot, Target};
 
 /// Chooses a target for each request.
 ///
@@ -16,6 +16,10 @@ pub trait Strategy: Default + 'static {
     /// `description` and `default`. At most 64 KiB.
     const SETTINGS_SCHEMA: &'static str = crate::settings::NONE_SCHEMA;
 
+    /// What the choice goes by. The default judges loads ([`Candidate::load`](crate::Candidate::load)): one
+    /// that is not known yet counts as the median of the known ones, at some nanoseconds a changed target.
+    const GOES_BY: GoesBy = GoesBy::Loads;
+
     /// Takes the settings (a JSON object) and a seed. Called once, before any other function.
     ///
     /// # Errors
@@ -25,7 +29,8 @@ pub trait Strategy: Default + 'static {
         crate::settings::none(settings)
     }
 
-    /// These targets are new or have changed; `fleet` already holds them.
+    /// These targets are new or have changed, if only in what their load counts as; `fleet` already holds
+    /// them.
     fn update(&mut self, fleet: &Fleet, changed: &[Slot]) {
         let _ = (fleet, changed); // most strategies read the fleet when they pick
     }
@@ -104,6 +109,7 @@ impl<S: Strategy> StrategyRunner<S> {
             self.changed.push(target.slot);
             self.fleet.update(now_ms, hosts, target);
         }
+        self.fleet.judge(S::GOES_BY, &mut self.changed);
         self.strategy.update(&self.fleet, &self.changed);
     }
 

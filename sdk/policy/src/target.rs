@@ -1,7 +1,7 @@
 //! One target as the contract tells it, and one request for a target.
 //!
-//! A load is finite and >= 0, or NaN for "not known": the host guarantees it, and nothing here depends
-//! on it.
+//! A load is finite and >= 0, NaN (not known yet) or infinite (it lacks a metric): the host guarantees it,
+//! and nothing here depends on it.
 
 use crate::math;
 
@@ -38,7 +38,8 @@ impl Slot {
 pub struct Target {
     /// Names the target towards the host.
     pub slot: Slot,
-    /// The formula's answer, lower is better; NaN: not known yet.
+    /// The formula's answer, lower is better; NaN: not known yet; infinity: its report lacks a metric that
+    /// the formula needs. What it counts as stands in [`Candidate::load`].
     pub load: f64,
     /// Capacity relative to the others, > 0, default 1.
     pub weight: f64,
@@ -133,7 +134,8 @@ pub struct Candidate {
     pub slot: Slot,
     /// Picks made after the report was captured, this guest's own included.
     pub picks: u32,
-    /// The formula's answer, lower is better; NaN: not known yet.
+    /// What its load counts as, lower is better: as [`belief`](crate::belief) has it in a strategy that goes
+    /// by loads ([`Strategy::GOES_BY`](crate::Strategy::GOES_BY)), else as reported.
     pub load: f64,
 }
 

@@ -163,7 +163,7 @@ pub fn check_answers<S: Strategy>(settings: &str) {
 /// Changes a target into another, of any kind that the contract allows.
 fn disturb(target: &mut Target, draw: u32) {
     let of = |bits: u32| (draw >> bits) as usize % 4;
-    target.load = [f64::NAN, 0.0, 0.5, f64::MAX][of(0)];
+    target.load = [f64::NAN, 0.0, 0.5, f64::INFINITY][of(0)];
     target.weight = [1.0, 2.5, f64::MIN_POSITIVE, f64::MAX][of(2)];
     target.in_flight = [0, 1, 7, u32::MAX][of(4)];
     target.picks = [0, 1, 7, u32::MAX][of(6)];
@@ -210,7 +210,7 @@ impl<F: Formula> FormulaHost<F> {
         Ok(Self { runner, now_ms: 0 })
     }
 
-    /// The load of a target in slot 0 that reports these metrics; NaN where one without a fallback
+    /// The load of a target in slot 0 that reports these metrics; infinity where one without a fallback
     /// is missing, as the host would have it.
     pub fn load(&mut self, metrics: &[(&str, f64)]) -> f64 {
         self.load_of(0, metrics)
@@ -223,7 +223,7 @@ impl<F: Formula> FormulaHost<F> {
             let reported = metrics.iter().find(|(name, _)| *name == wanted.name);
             match reported.map(|(_, value)| *value).or(wanted.fallback) {
                 Some(value) => values.push(value),
-                None => return f64::NAN,
+                None => return f64::INFINITY,
             }
         }
         let loads = self.runner.evaluate(self.now_ms, [Slot(slot)].into_iter(), &values);

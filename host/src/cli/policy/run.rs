@@ -99,6 +99,9 @@ struct PoolTarget {
     known: Known,
     #[serde(default)]
     outcomes: Outcomes,
+    /// Metrics without which it has no load.
+    #[serde(default)]
+    missing: Vec<serde::de::IgnoredAny>,
 }
 
 #[derive(Deserialize, Default)]
@@ -174,9 +177,11 @@ impl Machine {
         let outcomes = target.map(|target| &target.outcomes);
         let latency = outcomes.and_then(|outcomes| outcomes.latency_us);
         let errors = outcomes.and_then(|outcomes| outcomes.error_rate);
+        let is_whole = target.is_none_or(|target| target.missing.is_empty());
+        let unknown = if is_whole { f64::NAN } else { f64::INFINITY };
         TargetView {
             slot,
-            load: own.load.or(of_target.load).unwrap_or(f64::NAN),
+            load: own.load.or(of_target.load).unwrap_or(unknown),
             weight: self.weight * service.map_or(1.0, |service| service.weight),
             in_flight: own.in_flight.or(of_service.in_flight).unwrap_or(0),
             picks: own.picks.or(of_target.picks).unwrap_or(0),
@@ -228,7 +233,8 @@ fn decision(
     );
     for (machine, view) in machines.iter().zip(&views) {
         let rank = order.iter().position(|slot| *slot == view.slot).map(|at| (at + 1).to_string());
-        let load = if view.load.is_nan() { "-".to_owned() } else { format!("{:.4}", view.load) };
+        let is_known = view.load.is_finite();
+        let load = if is_known { format!("{:.4}", view.load) } else { "-".to_owned() };
         let not = if view.eligible { "" } else { "  not eligible" };
         // A string can always be written to.
         writeln!(

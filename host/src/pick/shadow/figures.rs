@@ -196,11 +196,11 @@ impl Disagreement {
 /// How much larger the load of the candidate's choice is.
 pub(super) fn excess(live: f64, candidate: Option<f64>) -> f64 {
     let candidate = candidate.unwrap_or(f64::NAN);
-    match (live.is_nan(), candidate.is_nan()) {
-        (false, false) => candidate - live,
-        (false, true) => f64::INFINITY,
-        (true, false) => f64::NEG_INFINITY,
-        (true, true) => 0.0,
+    match (live.is_finite(), candidate.is_finite()) {
+        (true, true) => candidate - live,
+        (true, false) => f64::INFINITY,
+        (false, true) => f64::NEG_INFINITY,
+        (false, false) => 0.0,
     }
 }
 
@@ -276,7 +276,7 @@ impl Spread {
 fn order(mirror: &Mirror) -> f64 {
     let known = |(_, target): (u32, &Target)| {
         let loads = [target.live.load, target.load];
-        loads.iter().all(|load| !load.is_nan()).then_some(loads)
+        loads.iter().all(|load| load.is_finite()).then_some(loads)
     };
     let known: Vec<_> = mirror.targets().filter_map(known).collect();
     if known.len() < 2 {
@@ -320,6 +320,7 @@ mod tests {
         check(0.5, Some(0.75), 0.25);
         check(0.5, None, f64::INFINITY);
         check(f64::NAN, Some(1.0), f64::NEG_INFINITY);
+        check(f64::INFINITY, None, 0.0);
     }
 
     #[test]

@@ -174,7 +174,7 @@ impl Mirror {
             .collect()
     }
 
-    /// A formula's load of a target; a bad one leaves the last good one.
+    /// A formula's load of a target, infinite where a metric is missing; a bad one leaves the last good one.
     pub(super) fn loaded(&mut self, slot: u32, load: f64) {
         if let Some(target) = self.get_mut(slot) {
             target.load = load;

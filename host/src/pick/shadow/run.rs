@@ -281,11 +281,14 @@ impl Run {
         for loaded in loaded {
             let loads = &mut self.figures.loads;
             match loaded.load {
-                None => loads.lacks(&loaded.missing),
+                None => {
+                    loads.lacks(&loaded.missing);
+                    self.mirror.loaded(loaded.slot, f64::INFINITY);
+                }
                 Some(load) if load.is_finite() && load >= 0.0 => {
                     self.mirror.loaded(loaded.slot, load + 0.0);
                     let live = self.mirror.get(loaded.slot).map(|target| target.live);
-                    let Some(live) = live.filter(|live| !live.load.is_nan()) else { continue };
+                    let Some(live) = live.filter(|live| live.load.is_finite()) else { continue };
                     if let Some(machine) = self.pool.machine_at(loaded.slot, live.identity) {
                         loads.compare(LoadPair::new(machine, live.load, load));
                     }

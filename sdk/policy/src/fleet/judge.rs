@@ -1,0 +1,154 @@
+//! Judging loads: each eligible target's [`Candidate`] holds what its load counts as, by
+//! [`belief`](crate::belief).
+//!
+//! What a load counts as also changes without a report of its target, as others report. So every update
+//! looks at as many others as have reported, in turn, and at 16 at least: by the time all have
+//! reported once, all have been looked at. An update so costs O(1) a target, and no pick anything.
+
+use super::Fleet;
+use crate::belief::{self, Usual};
+use crate::target::Slot;
+
+/// Targets that an update looks at, beside those that have reported, at least: all of a small fleet, so
+/// that it is always judged by what is known now.
+const LOOKS_MIN: usize = 16;
+
+/// What a strategy goes by, for which the SDK judges what targets report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GoesBy {
+    /// Loads.
+    Loads,
+    /// Nothing that is judged here.
+    Neither,
+}
+
+/// What judging remembers.
+#[derive(Debug, Default)]
+pub(super) struct Judging {
+    usual_load: Usual,
+    /// The next slot to be looked at in turn.
+    turn: usize,
+}
+
+impl Judging {
+    /// So many targets have changed.
+    pub(super) fn note(&mut self, changes: usize) {
+        self.usual_load.note(changes);
+    }
+}
+
+impl Fleet {
+    /// Judges the loads of those that have `changed`, and looks at others; those of which the load counts
+    /// otherwise now have changed, too.
+    pub(crate) fn judge(&mut self, goes_by: GoesBy, changed: &mut Vec<Slot>) {
+        if goes_by == GoesBy::Neither {
+            return;
+        }
+        let reported = changed.len();
+        self.judging.note(reported);
+        changed.iter().for_each(|slot| _ = self.judge_load(*slot));
+        for _ in 0..reported.max(LOOKS_MIN).min(self.targets.len()) {
+            let slot = self.next_in_turn();
+            if self.judge_load(slot) {
+                changed.push(slot);
+            }
+        }
+    }
+
+    /// Judges the load of a target, if it is eligible; whether it counts otherwise now.
+    fn judge_load(&mut self, slot: Slot) -> bool {
+        let Some(target) = self.targets.get(slot.index()).copied().flatten() else { return false };
+        let place = self.position[slot.index()] as usize;
+        if place >= self.eligible.len() {
+            return false;
+        }
+        let usual = if target.load.is_nan() { self.usual_load() } else { target.load };
+        let load = belief::believed_load(target.load, usual);
+        let before = std::mem::replace(&mut self.eligible[place].load, load);
+        before.to_bits() != load.to_bits()
+    }
+
+    /// The median of the known loads of eligible targets.
+    fn usual_load(&mut self) -> f64 {
+        let Self { targets, eligible, judging, .. } = self;
+        judging.usual_load.get(eligible.len(), |place| {
+            let target = targets[eligible[place].slot.index()].as_ref();
+            target.map(|target| target.load).filter(|load| load.is_finite())
+        })
+    }
+
+    fn next_in_turn(&mut self) -> Slot {
+        let turn = if self.judging.turn < self.targets.len() { self.judging.turn } else { 0 };
+        self.judging.turn = turn + 1;
+        Slot(u32::try_from(turn).unwrap_or(u32::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Target;
+
+    /// Reports these loads; the slots that have changed then.
+    fn report(fleet: &mut Fleet, loads: &[(u32, f64)]) -> Vec<u32> {
+        let mut changed = Vec::new();
+        for (slot, load) in loads {
+            fleet.update(0, 1, Target::new(Slot(*slot), *load));
+            changed.push(Slot(*slot));
+        }
+        fleet.judge(GoesBy::Loads, &mut changed);
+        changed.into_iter().map(|slot| slot.0).collect()
+    }
+
+    #[track_caller]
+    fn check(fleet: &Fleet, expected: &[f64]) {
+        let load = |slot: u32| fleet.load(Slot(slot)).expect("eligible").to_bits();
+        let loads: Vec<_> = (0..).zip(expected).map(|(slot, _)| load(slot)).collect();
+        assert_eq!(loads, expected.iter().map(|load| load.to_bits()).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn unknown_load_follows_the_median_of_the_known_ones() {
+        let mut fleet = Fleet::default();
+        report(&mut fleet, &[(0, f64::NAN)]);
+        check(&fleet, &[0.0]);
+        let changed = report(&mut fleet, &[(1, 0.9), (2, 0.2), (3, f64::INFINITY), (4, 0.3)]);
+        assert_eq!(changed, [1, 2, 3, 4, 0], "it counts otherwise, too");
+        check(&fleet, &[0.3, 0.9, 0.2, f64::INFINITY, 0.3]);
+        assert_eq!(report(&mut fleet, &[(4, 0.3)]), [4]);
+        assert_eq!(report(&mut fleet, &[(4, 0.9)]), [4, 0]);
+        check(&fleet, &[0.9, 0.9, 0.2, f64::INFINITY, 0.9]);
+        assert!(fleet.get(Slot(0)).is_some_and(|target| target.load.is_nan()), "as reported");
+    }
+
+    #[test]
+    fn those_that_are_not_eligible_do_not_count() {
+        let mut fleet = Fleet::default();
+        report(&mut fleet, &[(0, f64::NAN), (1, 0.1), (2, 0.1), (3, 0.5)]);
+        let out = |slot| Target { eligible: false, ..Target::new(Slot(slot), 0.1) };
+        fleet.update(0, 1, out(1));
+        fleet.update(0, 1, out(2));
+        fleet.judge(GoesBy::Loads, &mut vec![Slot(1), Slot(2)]);
+        assert_eq!(fleet.load(Slot(0)), Some(0.5));
+        assert_eq!(fleet.load(Slot(1)), None);
+    }
+
+    #[test]
+    fn in_a_large_fleet_everybody_has_been_looked_at_when_all_have_reported() {
+        let mut fleet = Fleet::default();
+        report(&mut fleet, &[(0, f64::NAN), (500, f64::NAN)]);
+        for slot in 1..500 {
+            report(&mut fleet, &[(slot, 4.0)]);
+        }
+        check(&fleet, &[4.0]);
+        assert_eq!(fleet.load(Slot(500)), Some(4.0));
+    }
+
+    #[test]
+    fn strategies_that_do_not_go_by_loads_have_them_as_reported() {
+        let mut fleet = Fleet::default();
+        fleet.update(0, 1, Target::new(Slot(0), f64::NAN));
+        fleet.judge(GoesBy::Neither, &mut vec![Slot(0)]);
+        assert!(fleet.load(Slot(0)).is_some_and(f64::is_nan));
+    }
+}
