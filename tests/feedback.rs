@@ -122,6 +122,26 @@ async fn outcomes_reach_the_strategy() {
     farm.stop().await;
 }
 
+/// A target that fails at once has nothing to do, and is not the lightest for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn fast_failures_attract_no_requests() {
+    // The pool of no policy's name is served by native code.
+    for strategy in ["least-loaded", "p2c", "nobody-has-it"] {
+        let mut farm = Farm::new("weighted", strategy).await;
+        farm.report(&["works"], &[("cpu", 0.5), ("memory", 0.5)]);
+        farm.report(&["broken"], &[("cpu", 0.0), ("memory", 0.0)]);
+        farm.eligible(2).await;
+        assert_eq!(farm.target(""), "broken", "{strategy}: nothing is known of failures yet");
+        for ok in [true, false, true, false] {
+            outcomes(&farm, &json!({"target": "broken", "latency_us": 1, "ok": ok}), 1);
+        }
+        let is_left = |farm: &Farm| (farm.target("") == "works").then_some(());
+        farm.until("the one that works", is_left).await;
+        assert!(target(&farm, "broken", "default")["eligible"] == true, "not ejected");
+        farm.stop().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn many_outcomes_are_told_in_few_updates() {
     // Fails after 300 updates: 15 seconds of them, if one comes with every sweep.

@@ -2,39 +2,58 @@
 //!
 //! Each pick since the last report is priced at the mean known load, because what one pick adds is
 //! not known: where loads are alike this goes round, where one is far below it fills up first, and no
-//! herd forms either way. What loads count as is the same as in strategies that go by loads
-//! ([`loadline_sdk::belief`]). Ties go to the fewest picks per weight, then to the lowest slot. Cost O(n).
+//! herd forms either way. What loads count as, where they are not known or their targets fail, is the same
+//! as in strategies that go by loads ([`loadline_sdk::belief`]). A pick is dearer the less its target can
+//! take; ties go to the fewest picks by that measure, then to the lowest slot. Cost O(n).
 
-use loadline_sdk::belief::{Usual, believed_load};
+use std::cell::OnceCell;
+
+use loadline_sdk::belief::{Said, Usual};
+use loadline_sdk::{Slot, Target};
 
 use super::table::{Row, Table};
 
 /// The best target of those that may be picked.
-pub(super) fn best(table: &Table, may: impl Fn(u32, &Row) -> bool) -> Option<u32> {
+pub(super) fn best(table: &Table, now_ms: u64, may: impl Fn(u32, &Row) -> bool) -> Option<u32> {
     let price = mean_load(table);
-    let usual = usual_load(table);
-    let allowed = table.rows().filter(|(slot, row)| may(*slot, row));
-    let cost = |row: &Row| {
-        let share = f64::from(row.picks()) / row.fresh.weight;
+    let usual = OnceCell::new();
+    let cost = |slot: u32, row: &Row| {
+        let target = target(slot, row, now_ms);
+        let said = Said { load: target.load, error_rate: target.error_rate };
+        let load = if said.is_plain() {
+            said.load
+        } else {
+            said.counts_as(*usual.get_or_init(|| usual_load(table)))
+        };
+        let share = target.picks_per_share();
         // No pick costs nothing, whatever the price.
         let picks = if share > 0.0 { share * price } else { 0.0 };
-        (believed_load(row.fresh.load, usual) + picks, share)
+        (load + picks, share)
     };
-    let scored = allowed.map(|(slot, row)| (cost(row), slot));
+    let allowed = table.rows().filter(|(slot, row)| may(*slot, row));
+    let scored = allowed.map(|(slot, row)| (cost(slot, row), slot));
     let best = scored.min_by(|((a_load, a_share), _), ((b_load, b_share), _)| {
         a_load.total_cmp(b_load).then(a_share.total_cmp(b_share))
     });
     best.map(|(_, slot)| slot)
 }
 
+/// As a strategy knows it, as far as it matters here.
+fn target(slot: u32, row: &Row, now_ms: u64) -> Target {
+    let (_, error_rate) = row.health.averages(now_ms);
+    Target {
+        weight: row.fresh.weight,
+        picks: row.picks(),
+        error_rate,
+        ..Target::new(Slot(slot), row.fresh.load)
+    }
+}
+
 /// The median of the known loads of targets that may be picked.
 fn usual_load(table: &Table) -> f64 {
-    let may = || table.rows().map(|(_, row)| row).filter(|row| row.eligible);
-    if may().all(|row| !row.fresh.load.is_nan()) {
-        return 0.0; // nobody asks
-    }
     let known = |row: &Row| Some(row.fresh.load).filter(|load| load.is_finite());
-    Usual::of(table.tally().eligible, may().map(known))
+    let eligible = table.rows().map(|(_, row)| row).filter(|row| row.eligible);
+    Usual::of(table.tally().eligible, eligible.map(known))
 }
 
 fn mean_load(table: &Table) -> f64 {
@@ -45,21 +64,30 @@ fn mean_load(table: &Table) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::health::Outcome;
     use super::super::table::Fresh;
     use super::*;
 
-    fn picks(loads: &[f64], count: u32) -> Vec<u32> {
+    fn table(loads: &[f64]) -> Table {
         let mut table = Table::default();
         for (slot, load) in (0..).zip(loads) {
             let fresh = Fresh::of(format!("m{slot}"), *load);
             table.put(slot, fresh, 0);
         }
+        table
+    }
+
+    fn picks_from(table: &mut Table, count: u32) -> Vec<u32> {
         let pick = |now_ms| {
-            let slot = best(&table, |_, row| row.eligible)?;
+            let slot = best(table, now_ms, |_, row| row.eligible)?;
             table.count_pick(slot, false, now_ms);
             Some(slot)
         };
         (1..=u64::from(count)).filter_map(pick).collect()
+    }
+
+    fn picks(loads: &[f64], count: u32) -> Vec<u32> {
+        picks_from(&mut table(loads), count)
     }
 
     #[test]
@@ -82,5 +110,15 @@ mod tests {
         assert_eq!(picks(&[f64::NAN, f64::NAN], 2), [0, 1]);
         // 0.5 is the median, and the mean what a pick costs: 0.7 and 0.5 are next.
         assert_eq!(picks(&[f64::NAN, 0.5, 0.2, 0.8], 4), [2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn fast_failures_attract_nothing() {
+        let mut table = table(&[0.0, 0.5, 0.5]);
+        for ok in [true, false] {
+            table.record(0, Outcome { latency_us: 1, ok }, 0);
+        }
+        // It counts as 1, and each of its picks as four.
+        assert_eq!(picks_from(&mut table, 7), [1, 2, 1, 2, 1, 2, 1]);
     }
 }

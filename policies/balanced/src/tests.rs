@@ -1,7 +1,7 @@
 //! What `balanced` promises, on farms small enough to follow by hand. The figures that matter come
 //! from the simulator.
 
-use loadline_sdk::testing::{StrategyHost, check_answers};
+use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
 
 use super::*;
 
@@ -252,4 +252,10 @@ fn after_a_pause_a_large_pool_is_found_free_at_once() {
     let shares = host.shares(2_000);
     assert!(shares.iter().all(|share| (0..=2).contains(share)), "spread over the idle ones");
     assert!(shares.iter().filter(|share| **share > 0).count() > 1_900);
+}
+
+#[test]
+fn fast_failures_attract_nothing() {
+    let share = share_of_failing::<Balanced>("{}");
+    assert!(share < 0.5, "{share}");
 }

@@ -2,6 +2,8 @@
 //!
 //! Invariant: a turn is finite but for the last choice's, and no report moves it by more than a pick.
 
+use loadline_sdk::belief;
+
 use super::Heard;
 
 /// Reports of every target that the pool's averages remember.
@@ -87,6 +89,8 @@ impl Turn {
         if was_seen.total_cmp(&turns.now).is_eq() {
             return;
         }
+        // Who fails looks idle: its price is for that, and its weight must not grow for it.
+        let load = belief::unmasked(load, turns.load, heard.target.error_rate);
         turns.heard += 1.0;
         let memory = (MEMORY_REPORTS * targets as f64).min(turns.heard);
         turns.load += (load - turns.load) / memory;

@@ -4,7 +4,8 @@
 //! A target is full when the requests in it and the picks since its report reach
 //! ceil((1 + `epsilon`) * (all of those + 1) * its share of the capacity): then the key goes on to
 //! its next target (consistent hashing with bounded loads, Mirrokni, Thorup and Zadimoghaddam 2018).
-//! Capacity is weight * slow-start share. Keys follow the targets as in `rendezvous`: instead of a
+//! Capacity is weight * slow-start share; a target that fails counts as fuller, and never as
+//! emptier than is usual. Keys follow the targets as in `rendezvous`: instead of a
 //! walk round a ring each key has an order of all targets. So what one target cannot take spreads
 //! over all others and does not fall on one neighbour, shares are exact without virtual nodes, and
 //! there is no ring to build anew. A request without a key goes to a random target that is not full.
@@ -34,7 +35,7 @@ impl Default for Settings {
 }
 
 impl Strategy for BoundedHash {
-    const GOES_BY: GoesBy = GoesBy::Neither;
+    const GOES_BY: GoesBy = GoesBy::Requests;
     const SETTINGS_SCHEMA: &'static str = r#"{
         "type": "object", "additionalProperties": false,
         "properties": {
@@ -52,8 +53,8 @@ impl Strategy for BoundedHash {
     fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
         let key = request.key_or_random();
         let per_capacity = self.bound_per_capacity(fleet.all_offered());
-        let has_room =
-            |target: &Target| target.in_use() < (per_capacity * target.capacity()).ceil();
+        let in_use = |target: &Target| fleet.fullness(target) * target.capacity();
+        let has_room = |target: &Target| in_use(target) < (per_capacity * target.capacity()).ceil();
         let nearest = math::nearest(key, fleet.all_offered().filter(has_room));
         // Rounding may leave nobody room when capacities are of very different size.
         nearest.or_else(|| math::nearest(key, fleet.all_offered()))
@@ -75,7 +76,7 @@ export_strategy!(BoundedHash);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers};
+    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
 
     use super::*;
 
@@ -178,5 +179,11 @@ mod tests {
     fn every_answer_is_a_target_that_may_be_picked() {
         check_answers::<BoundedHash>("{}");
         check_answers::<BoundedHash>(r#"{"epsilon":0.01}"#);
+    }
+
+    #[test]
+    fn fast_failures_attract_nothing() {
+        let share = share_of_failing::<BoundedHash>("{}");
+        assert!(share < 0.5, "{share}");
     }
 }

@@ -3,7 +3,8 @@
 //! Use it for services with a primary and backups, or to keep reserves idle. Targets rank by weight,
 //! the heaviest first, equals by identity, which is arbitrary but the same on every host and after every
 //! restart: give the primary a higher weight. The first `active` eligible ones share the work: fewest
-//! requests in the target and picks since its report, per weight * slow-start share, equals alike.
+//! requests in the target and picks since its report, per weight * slow-start share, equals alike; who fails counts as
+//! fuller, and never as emptier than is usual.
 //! When one is not eligible, the next in rank steps in at once: what priorities and preemption are to the
 //! routers of VRRP (RFC 5798).
 //!
@@ -54,7 +55,7 @@ impl Default for Settings {
 type Rank = (Reverse<u64>, u64, Slot);
 
 impl Strategy for Failover {
-    const GOES_BY: GoesBy = GoesBy::Neither;
+    const GOES_BY: GoesBy = GoesBy::Requests;
     const SETTINGS_SCHEMA: &'static str = r#"{
         "type": "object", "additionalProperties": false,
         "properties": {
@@ -92,13 +93,13 @@ impl Strategy for Failover {
         if self.is_stale {
             self.appoint();
         }
-        let has_room = |target: &Target| self.has_room(target);
+        let has_room = |target: &Target| self.has_room(fleet, target);
         let offered = |slot: &Slot| fleet.offered(*slot);
-        let active = emptiest(turned(&self.active, request.draws().0).filter_map(offered));
+        let active = emptiest(fleet, turned(&self.active, request.draws().0).filter_map(offered));
         let in_rank = || self.ranking.iter().filter_map(|rank| offered(&rank.2)).find(has_room);
         let chosen = active.filter(has_room).or_else(in_rank).or_else(|| {
             let all = fleet.eligible().from_random(request.draws().0);
-            emptiest(all.filter_map(|known| fleet.get(known.slot)))
+            emptiest(fleet, all.filter_map(|known| fleet.get(known.slot)))
         })?;
         Some(chosen.slot)
     }
@@ -146,8 +147,8 @@ impl Failover {
         self.is_stale = false;
     }
 
-    fn has_room(&self, target: &Target) -> bool {
-        self.settings.max_in_flight <= 0.0 || target.fullness() < self.settings.max_in_flight
+    fn has_room(&self, fleet: &Fleet, target: &Target) -> bool {
+        self.settings.max_in_flight <= 0.0 || fleet.fullness(target) < self.settings.max_in_flight
     }
 }
 
@@ -158,15 +159,15 @@ fn turned(slots: &[Slot], draw: u32) -> impl Iterator<Item = &Slot> {
 }
 
 /// The first of those that hold the least for what they can take.
-fn emptiest(targets: impl Iterator<Item = Target>) -> Option<Target> {
-    targets.min_by(|a, b| a.fullness().total_cmp(&b.fullness()))
+fn emptiest(fleet: &Fleet, targets: impl Iterator<Item = Target>) -> Option<Target> {
+    targets.min_by(|a, b| fleet.fullness(a).total_cmp(&fleet.fullness(b)))
 }
 
 export_strategy!(Failover);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers};
+    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
 
     use super::*;
 
@@ -302,5 +303,11 @@ mod tests {
     fn every_answer_is_a_target_that_may_be_picked() {
         check_answers::<Failover>("{}");
         check_answers::<Failover>(r#"{"active":3,"max_in_flight":4,"stay":true}"#);
+    }
+
+    #[test]
+    fn fast_failures_attract_nothing() {
+        let share = share_of_failing::<Failover>(r#"{"active":4}"#);
+        assert!(share < 0.5, "{share}");
     }
 }

@@ -3,7 +3,8 @@
 //! Use it for long or very unequal requests where targets report what they hold or clients take
 //! leases (the "least connections" of HAProxy, nginx and IPVS). Counted are the requests in the
 //! target as reported and the picks since, per weight * slow-start share; the least is taken, and
-//! equals take turns. It is exact: n picks over m equal targets differ by at most one. With several
+//! equals take turns. A target that fails
+//! counts as fuller, and never as emptier than is usual. It is exact: n picks over m equal targets differ by at most one. With several
 //! hosts and reports older than a request takes, all of them fill the same target; then take `p2c`.
 //!
 //! No settings, no state; loads do not count. Cost O(log n) a pick, O(n) among candidates.
@@ -18,12 +19,12 @@ pub struct FewestClients {
 }
 
 impl Strategy for FewestClients {
-    const GOES_BY: GoesBy = GoesBy::Neither;
+    const GOES_BY: GoesBy = GoesBy::Requests;
 
     fn update(&mut self, fleet: &Fleet, changed: &[Slot]) {
         for slot in changed {
             match fleet.offered(*slot) {
-                Some(target) => self.fullness.refresh(*slot, target.fullness()),
+                Some(target) => self.fullness.refresh(*slot, fleet.fullness(&target)),
                 None => self.fullness.remove(*slot),
             }
         }
@@ -40,7 +41,8 @@ impl Strategy for FewestClients {
             self.fullness.min()?.0
         };
         let target = fleet.get(slot)?;
-        self.fullness.set(slot, (target.in_use() + 1.0) / target.capacity());
+        let picked = Target { picks: target.picks.saturating_add(1), ..target };
+        self.fullness.set(slot, fleet.fullness(&picked));
         Some(slot)
     }
 }
@@ -57,7 +59,7 @@ export_strategy!(FewestClients);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers};
+    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
 
     use super::*;
 
@@ -135,5 +137,11 @@ mod tests {
     #[test]
     fn every_answer_is_a_target_that_may_be_picked() {
         check_answers::<FewestClients>("{}");
+    }
+
+    #[test]
+    fn fast_failures_attract_nothing() {
+        let share = share_of_failing::<FewestClients>("{}");
+        assert!(share < 0.5, "{share}");
     }
 }

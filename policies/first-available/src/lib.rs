@@ -6,7 +6,8 @@
 //!
 //! Settings: `spill` (requests in a target and picks since its report, per weight and slow-start
 //! share; 0 to 1e9, default 0): a target that holds as many is passed over for the next one, and
-//! where all do the least full one is taken; 0: never passed over. Cost O(1) a pick where the lowest
+//! where all do the least full one is taken; who fails counts as
+//! fuller, and never as emptier than is usual; 0: never passed over. Cost O(1) a pick where the lowest
 //! slots are eligible and not full, O(n) at worst.
 
 use std::iter;
@@ -27,7 +28,7 @@ struct Settings {
 }
 
 impl Strategy for FirstAvailable {
-    const GOES_BY: GoesBy = GoesBy::Neither;
+    const GOES_BY: GoesBy = GoesBy::Requests;
     const SETTINGS_SCHEMA: &'static str = r#"{
         "type": "object", "additionalProperties": false,
         "properties": {
@@ -58,14 +59,14 @@ fn in_slot_order(eligible: Eligible<'_>, first: Slot) -> impl Iterator<Item = Sl
 }
 
 fn fullness(fleet: &Fleet, slot: Slot) -> f64 {
-    fleet.get(slot).map_or(f64::INFINITY, |target| target.fullness())
+    fleet.get(slot).map_or(f64::INFINITY, |target| fleet.fullness(&target))
 }
 
 export_strategy!(FirstAvailable);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers};
+    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
 
     use super::*;
 
@@ -115,5 +116,11 @@ mod tests {
     fn every_answer_is_a_target_that_may_be_picked() {
         check_answers::<FirstAvailable>("{}");
         check_answers::<FirstAvailable>(r#"{"spill":3}"#);
+    }
+
+    #[test]
+    fn fast_failures_attract_nothing() {
+        let share = share_of_failing::<FirstAvailable>(r#"{"spill":3}"#);
+        assert!(share < 0.5, "{share}");
     }
 }

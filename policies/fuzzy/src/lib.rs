@@ -9,7 +9,8 @@
 //! noisy or coarse. In a small farm a bigger difference is tolerated than in a large one.
 //!
 //! The average is that of the known loads. One that is not known yet counts as their median; a target whose
-//! report lacks a metric of the formula is never light, and the last choice. Weights do not count. Only the first
+//! report lacks a metric of the formula is never light, and the last choice; failures
+//! make a load count as more. Weights do not count. Only the first
 //! choice for a request takes a turn: a request that excludes the target whose turn it is uses that turn
 //! up, and whoever answers it keeps its own.
 //!
@@ -143,7 +144,7 @@ export_strategy!(Fuzzy);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers};
+    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
 
     use super::*;
 
@@ -251,5 +252,11 @@ mod tests {
     fn every_answer_is_a_target_that_may_be_picked() {
         check_answers::<Fuzzy>("{}");
         check_answers::<Fuzzy>(r#"{"threshold":0}"#);
+    }
+
+    #[test]
+    fn fast_failures_attract_nothing() {
+        let share = share_of_failing::<Fuzzy>("{}");
+        assert!(share < 0.5, "{share}");
     }
 }

@@ -4,7 +4,7 @@
 //! with old reports everything that arrives between two reports goes to the same target (Mitzenmacher
 //! 2000), and `p2c` does better. Equal loads go to the target with the fewest picks per weight *
 //! slow-start share, and full equals take turns. A load that is not known yet counts as the median of the known ones; a target
-//! whose report lacks a metric of the formula comes last.
+//! whose report lacks a metric of the formula comes last; failures make a load count as more.
 //!
 //! No settings, no state. Cost O(log n) a pick, O(n) among candidates.
 
@@ -47,14 +47,14 @@ impl Strategy for LeastLoaded {
 
 fn rank(fleet: &Fleet, target: &Target) -> (f64, f64) {
     let load = fleet.load(target.slot).unwrap_or(target.load);
-    (load, f64::from(target.picks) / target.capacity())
+    (load, target.picks_per_share())
 }
 
 export_strategy!(LeastLoaded);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers};
+    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
 
     use super::*;
 
@@ -141,5 +141,11 @@ mod tests {
     #[test]
     fn every_answer_is_a_target_that_may_be_picked() {
         check_answers::<LeastLoaded>("{}");
+    }
+
+    #[test]
+    fn fast_failures_attract_nothing() {
+        let share = share_of_failing::<LeastLoaded>("{}");
+        assert!(share < 0.5, "{share}");
     }
 }

@@ -4,7 +4,7 @@
 //! and cannot send everything to one target (Mitzenmacher, "How useful is old information", 2000).
 //! Of the two the lower load wins; equal loads go to the one with fewer picks per weight * slow-start
 //! share; a load that is not known yet counts as the median of the known ones, and
-//! a target whose report lacks a metric of the formula loses. A target in its slow start gives way to the other one with
+//! a target whose report lacks a metric of the formula loses; failures make a load count as more. A target in its slow start gives way to the other one with
 //! probability 1 - its share. No settings. Cost O(1) a pick at any fleet size.
 
 use loadline_sdk::{math, prelude::*};
@@ -46,7 +46,7 @@ export_strategy!(P2c);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers};
+    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
 
     use super::*;
 
@@ -104,5 +104,11 @@ mod tests {
     #[test]
     fn every_answer_is_a_target_that_may_be_picked() {
         check_answers::<P2c>("{}");
+    }
+
+    #[test]
+    fn fast_failures_attract_nothing() {
+        let share = share_of_failing::<P2c>("{}");
+        assert!(share < 0.5, "{share}");
     }
 }

@@ -8,11 +8,11 @@
 //!
 //! The host's moving average is the sample. One above the estimate replaces it at once; below it the
 //! estimate falls by the share 1 - e^(-dt / `decay_ms`), dt since the target's last report. A target
-//! without work and without a new average counts as a sample of 0, so that one that was slow once is
+//! without work, failures and a new average counts as a sample of 0, so that one that was slow once is
 //! tried again. When the host knows no average any more, with work or without, the estimate moves to the
-//! default by the same share: a target that hangs is no fast one. Failing is often fast and must not attract work: the cost is divided by (1 - error
-//! rate)², once for the failures that make the average look good, once for the attempts until one
-//! succeeds.
+//! default by the same share: a target that hangs is no fast one. Failing is often fast and must not attract
+//! work: the cost is divided by (1 - error rate)², once because failures leave a target emptier than its
+//! work would, once for the attempts until one succeeds; and who fails holds no fewer requests than usual.
 //!
 //! Settings: `decay_ms` (1 to 3,600,000; default 10,000: slower than a burst, faster than a
 //! deployment), `default_latency_ms` (0.001 to 3,600,000; default 30: of a target without outcomes).
@@ -61,7 +61,7 @@ struct Estimate {
 const LATENCY_US_MIN: f64 = 1.0;
 
 impl Strategy for PeakEwma {
-    const GOES_BY: GoesBy = GoesBy::Neither;
+    const GOES_BY: GoesBy = GoesBy::Requests;
     const SETTINGS_SCHEMA: &'static str = r#"{
         "type": "object", "additionalProperties": false,
         "properties": {
@@ -93,7 +93,8 @@ impl Strategy for PeakEwma {
 
     fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
         let (first, second) = fleet.eligible().random_pair(request.draws())?;
-        let cost = |drawn: &Candidate| fleet.get(drawn.slot).map(|target| self.cost(&target));
+        let cost =
+            |drawn: &Candidate| fleet.get(drawn.slot).map(|target| self.cost(fleet, &target));
         let lower = if cost(second) < cost(first) { second } else { first };
         Some(lower.slot)
     }
@@ -109,10 +110,11 @@ impl PeakEwma {
         self.estimates.set(target.slot, estimate);
     }
 
-    fn cost(&self, target: &Target) -> f64 {
+    fn cost(&self, fleet: &Fleet, target: &Target) -> f64 {
         let known = self.estimates.get(target.slot).map(|estimate| estimate.latency_us);
         let latency_us = known.unwrap_or(self.settings.default_latency_us());
-        latency_us * (target.in_use() + 1.0) / target.capacity() * target.failure_price()
+        let picked = Target { picks: target.picks.saturating_add(1), ..*target };
+        latency_us * fleet.fullness(&picked)
     }
 }
 
@@ -126,7 +128,8 @@ impl Estimate {
         let dt_ms = now_ms.saturating_sub(self.at_ms) as f64;
         let kept = math::exp_minus(dt_ms / settings.decay_ms);
         let nearer_to = |sample: f64| self.latency_us * kept + sample * (1.0 - kept);
-        let is_idle = target.latency_us == self.sample_us && target.in_use() <= 0.0;
+        let has_nothing = target.in_use() <= 0.0 && target.error_rate <= 0.0;
+        let is_idle = target.latency_us == self.sample_us && has_nothing;
         let latency_us = match f64::from(target.latency_us) {
             // Not known any more, which is not fast: it may hang.
             _ if target.latency_us == 0 => nearer_to(settings.default_latency_us()),
@@ -143,7 +146,7 @@ export_strategy!(PeakEwma);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers};
+    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
 
     use super::*;
 
@@ -300,5 +303,11 @@ mod tests {
     #[test]
     fn every_answer_is_a_target_that_may_be_picked() {
         check_answers::<PeakEwma>("{}");
+    }
+
+    #[test]
+    fn fast_failures_attract_nothing() {
+        let share = share_of_failing::<PeakEwma>("{}");
+        assert!(share < 0.5, "{share}");
     }
 }

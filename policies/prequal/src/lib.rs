@@ -7,7 +7,8 @@
 //! the picks since, per weight * slow-start share. Instead of probes there are the last reports of
 //! all targets, and instead of the latency at the present number of requests the host's average.
 //!
-//! The latency is divided by (1 - error rate)², so that fast failures do not attract work; an unknown
+//! The latency is divided by (1 - error rate)², and a target that fails counts as fuller, and never as
+//! emptier than is usual, so that fast failures do not attract work; an unknown
 //! one counts as the mean of the cold ones drawn. Where latencies are equal or all unknown, the fewest
 //! requests win. Of equals the first drawn is picked.
 //!
@@ -43,7 +44,7 @@ impl Default for Settings {
 }
 
 impl Strategy for Prequal {
-    const GOES_BY: GoesBy = GoesBy::Neither;
+    const GOES_BY: GoesBy = GoesBy::Requests;
     const SETTINGS_SCHEMA: &'static str = r#"{
         "type": "object", "additionalProperties": false,
         "properties": {
@@ -63,7 +64,7 @@ impl Strategy for Prequal {
 
     fn update(&mut self, fleet: &Fleet, changed: &[Slot]) {
         for slot in changed {
-            self.spread.set(*slot, fleet.offered(*slot).map(|target| target.fullness()));
+            self.spread.set(*slot, fleet.offered(*slot).map(|target| fleet.fullness(&target)));
         }
     }
 
@@ -78,7 +79,7 @@ impl Strategy for Prequal {
         let slot = self.choose()?;
         let target = fleet.get(slot)?;
         let picked = Target { picks: target.picks.saturating_add(1), ..target };
-        self.spread.set(slot, Some(picked.fullness()));
+        self.spread.set(slot, Some(fleet.fullness(&picked)));
         Some(slot)
     }
 }
@@ -96,7 +97,7 @@ impl Prequal {
     /// Draws the targets to choose from, with repetition; all of them where they are that few.
     fn draw(&mut self, fleet: &Fleet, request: &Request) {
         let eligible = fleet.eligible();
-        let drawn = |candidate: &Candidate| fleet.get(candidate.slot).map(Drawn::from);
+        let drawn = |candidate: &Candidate| Some(Drawn::new(fleet, &fleet.get(candidate.slot)?));
         self.drawn.clear();
         if eligible.len() <= self.settings.sample {
             self.drawn.extend(eligible.from_random(request.draws().0).filter_map(drawn));
@@ -121,12 +122,12 @@ impl Prequal {
     }
 }
 
-impl From<Target> for Drawn {
-    fn from(target: Target) -> Self {
+impl Drawn {
+    fn new(fleet: &Fleet, target: &Target) -> Self {
         let latency_us = f64::from(target.latency_us) * target.failure_price();
         Self {
             slot: target.slot,
-            fullness: target.fullness(),
+            fullness: fleet.fullness(target),
             latency_us: (target.latency_us > 0).then_some(latency_us),
         }
     }
@@ -189,7 +190,7 @@ export_strategy!(Prequal);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers};
+    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
 
     use super::*;
 
@@ -331,5 +332,11 @@ mod tests {
     fn every_answer_is_a_target_that_may_be_picked() {
         check_answers::<Prequal>("{}");
         check_answers::<Prequal>(r#"{"quantile":0,"sample":1}"#);
+    }
+
+    #[test]
+    fn fast_failures_attract_nothing() {
+        let share = share_of_failing::<Prequal>("{}");
+        assert!(share < 0.5, "{share}");
     }
 }

@@ -22,7 +22,7 @@ export_strategy!(Random);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers};
+    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
 
     use super::*;
 
@@ -47,5 +47,11 @@ mod tests {
     #[test]
     fn every_answer_is_a_target_that_may_be_picked() {
         check_answers::<Random>("{}");
+    }
+
+    #[test]
+    fn failures_neither_attract_nor_repel() {
+        let share = share_of_failing::<Random>("{}");
+        assert!((share - 1.0).abs() < 0.25, "{share}");
     }
 }

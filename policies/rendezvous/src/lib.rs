@@ -30,7 +30,7 @@ export_strategy!(Rendezvous);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers};
+    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
 
     use super::*;
 
@@ -145,5 +145,11 @@ mod tests {
             (1..=1_000).map(pick).collect::<Vec<_>>()
         };
         assert_eq!(map([7, 8, 9]), map([9, 7, 8]));
+    }
+
+    #[test]
+    fn failures_neither_attract_nor_repel() {
+        let share = share_of_failing::<Rendezvous>("{}");
+        assert!((share - 1.0).abs() < 0.25, "{share}");
     }
 }

@@ -46,7 +46,7 @@ export_strategy!(RoundRobin);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers};
+    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
 
     use super::*;
 
@@ -91,5 +91,11 @@ mod tests {
     #[test]
     fn every_answer_is_a_target_that_may_be_picked() {
         check_answers::<RoundRobin>("{}");
+    }
+
+    #[test]
+    fn failures_neither_attract_nor_repel() {
+        let share = share_of_failing::<RoundRobin>("{}");
+        assert!((share - 1.0).abs() < 0.25, "{share}");
     }
 }

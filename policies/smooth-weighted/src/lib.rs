@@ -3,7 +3,7 @@
 //! Use it where requests are alike and targets are not, and loads say nothing or come late: with
 //! weights 5, 1, 1 the heavy target is not picked five times running (the aim of nginx's smooth
 //! weighted round robin). It is stride scheduling (Waldspurger and Weihl 1995): a target is due
-//! every 1 / (weight * slow-start share) in virtual time, and the one due first is picked. Targets
+//! every 1 / (weight * slow-start share * (1 - error rate)²) in virtual time, and the one due first is picked. Targets
 //! start within their first stride from now, at a place by the golden ratio, so that newcomers
 //! neither catch up on the past nor come in a bunch; a changed weight keeps what share of its stride
 //! a target has still to wait. Where each is in its stride is carried over a reload.
@@ -126,7 +126,7 @@ impl SmoothWeighted {
 }
 
 fn stride(target: &Target) -> f64 {
-    (1.0 / target.capacity()).clamp(1.0 / STRIDE_MAX, STRIDE_MAX)
+    (1.0 / target.share()).clamp(1.0 / STRIDE_MAX, STRIDE_MAX)
 }
 
 fn is_same(a: f64, b: f64) -> bool {
@@ -142,7 +142,7 @@ export_strategy!(SmoothWeighted);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers};
+    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
 
     use super::*;
 
@@ -270,5 +270,11 @@ mod tests {
     #[test]
     fn every_answer_is_a_target_that_may_be_picked() {
         check_answers::<SmoothWeighted>("{}");
+    }
+
+    #[test]
+    fn fast_failures_attract_nothing() {
+        let share = share_of_failing::<SmoothWeighted>("{}");
+        assert!(share < 0.5, "{share}");
     }
 }

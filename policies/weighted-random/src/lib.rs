@@ -2,7 +2,7 @@
 //!
 //! Use it where targets differ and many hosts choose for one pool without knowing of each other:
 //! what is drawn independently never herds. `smooth-weighted` spreads more evenly on one host, `p2c`
-//! uses the loads. A target's chance is its weight * slow-start share; loads do not count. The classical
+//! uses the loads. A target's chance is its weight * slow-start share * (1 - error rate)²; loads do not count. The classical
 //! rule: what comes at random stays so for each target (M/M/1).
 //!
 //! No settings, no state. Cost O(log n) a pick, O(n) among candidates.
@@ -22,7 +22,7 @@ impl Strategy for WeightedRandom {
     fn update(&mut self, fleet: &Fleet, changed: &[Slot]) {
         for slot in changed {
             match fleet.offered(*slot) {
-                Some(target) => self.weights.set(*slot, target.capacity()),
+                Some(target) => self.weights.set(*slot, target.share()),
                 None => self.weights.remove(*slot),
             }
         }
@@ -44,7 +44,7 @@ export_strategy!(WeightedRandom);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers};
+    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
 
     use super::*;
 
@@ -91,5 +91,11 @@ mod tests {
     #[test]
     fn every_answer_is_a_target_that_may_be_picked() {
         check_answers::<WeightedRandom>("{}");
+    }
+
+    #[test]
+    fn fast_failures_attract_nothing() {
+        let share = share_of_failing::<WeightedRandom>("{}");
+        assert!(share < 0.5, "{share}");
     }
 }

@@ -3,17 +3,78 @@
 //!
 //! The measure of doubt is what is usual in the fleet, the median of the known loads: it has the
 //! loads' own unit, which only the formula's author knows, and a few wild loads do not move it.
+//!
+//! # Failures
+//!
+//! Failing is often fast: a broken target looks idle, and whoever chooses by load sends it everything.
+//! So a share e of failed outcomes makes a load count as
+//!
+//! (load * (1 - e) + max(load, usual) * e) / (1 - e)²
+//!
+//! As far as a target fails, its load is not believed to be below the usual one; one division takes the
+//! illusion away that comes of failures that take no time, the other counts the attempts until one
+//! succeeds. (gRPC's weighted round robin adds e * penalty to a utilisation for the same reason: gRFC
+//! A58. That needs a load of which 1 is full.) Without failures every number is as reported.
+//!
+//! | strategy | what failures change |
+//! |---|---|
+//! | `least-loaded`, `p2c`, `fuzzy`, native choice, [`min_by_load`](crate::Eligible::min_by_load) | the load |
+//! | `fewest-clients`, `peak-ewma`, `prequal`, `failover`, `first-available`, `bounded-hash` | the requests in it ([`Fleet::fullness`](crate::Fleet::fullness)); the first two of `peak-ewma` and `prequal` also the latency |
+//! | `balanced`, `smooth-weighted`, `weighted-random` | the share: divided by [`failure_price`](crate::Target::failure_price) |
+//! | `round-robin`, `random`, `rendezvous` | nothing: nothing that a target does attracts requests; ejection keeps the worst out |
 
 /// Numbers that a median is made of at most.
 const SAMPLE_MAX: usize = 1_024;
 /// A median serves until this part of its numbers may have changed: of up to so many it is always exact.
 const CHANGED_PART: usize = 16;
 
-/// What a load counts as next to the `usual` one. NaN, not known yet: as the usual one, so that a newcomer
-/// joins fairly. Infinity, a metric is missing that the formula needs: as it is, the last choice.
+/// Keeps the price of a target that only fails finite.
+const SUCCESS_MIN: f64 = 0.01;
+
+/// What a target says of its load, and how it can be taken.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Said {
+    /// The formula's answer; NaN: not known yet; infinity: a metric is missing that the formula needs.
+    pub load: f64,
+    /// Share of failed outcomes, 0 to 1.
+    pub error_rate: f32,
+}
+
+impl Said {
+    /// The load counts as it is: nobody needs to know the usual one.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        !self.load.is_nan() && self.error_rate <= 0.0
+    }
+
+    /// What the load counts as next to the `usual` one. One that is not known yet is as the usual one, so
+    /// that a newcomer joins fairly; an infinite one stays so, the last choice.
+    #[must_use]
+    pub fn counts_as(&self, usual: f64) -> f64 {
+        let load = if self.load.is_nan() { usual } else { self.load };
+        priced(load, usual, self.error_rate)
+    }
+}
+
+/// The share of outcomes that were good, 0.01 at least.
+pub(crate) fn success(error_rate: f32) -> f64 {
+    (1.0 - f64::from(error_rate)).clamp(SUCCESS_MIN, 1.0)
+}
+
+/// A load, or a number of requests, without the illusion that failures are: what it would be if every
+/// request took its time.
 #[must_use]
-pub fn believed_load(load: f64, usual: f64) -> f64 {
-    if load.is_nan() { usual } else { load }
+pub fn unmasked(value: f64, usual: f64, error_rate: f32) -> f64 {
+    if error_rate <= 0.0 || value.is_infinite() {
+        return value;
+    }
+    let success = success(error_rate);
+    (value * success + value.max(usual) * (1.0 - success)) / success
+}
+
+/// The same, and dearer by the attempts until one succeeds.
+pub(crate) fn priced(value: f64, usual: f64, error_rate: f32) -> f64 {
+    unmasked(value, usual, error_rate) / success(error_rate)
 }
 
 /// The median, the mean of the middle two of an even number; 0 of none. The order is lost. Cost O(n).
@@ -121,10 +182,29 @@ mod tests {
         assert_eq!(usual.get(100_000, |_| None).to_bits(), value.to_bits(), "serves for a while");
     }
 
+    #[track_caller]
+    fn check_load(load: f64, error_rate: f32, expected: f64) {
+        let counts_as = Said { load, error_rate }.counts_as(0.2);
+        assert_eq!(counts_as.to_bits(), expected.to_bits(), "{load} {error_rate}: {counts_as}");
+    }
+
     #[test]
     fn unknown_is_usual_and_incomplete_is_last() {
-        assert_eq!(believed_load(0.7, 0.2).to_bits(), 0.7_f64.to_bits());
-        assert_eq!(believed_load(f64::NAN, 0.2).to_bits(), 0.2_f64.to_bits());
-        assert!(believed_load(f64::INFINITY, 0.2).is_infinite());
+        check_load(0.7, 0.0, 0.7);
+        check_load(f64::NAN, 0.0, 0.2);
+        check_load(f64::INFINITY, 0.0, f64::INFINITY);
+    }
+
+    #[test]
+    fn failures_make_a_load_dearer_and_one_below_the_usual_is_not_believed() {
+        check_load(0.8, 0.5, 3.2);
+        check_load(0.0, 0.5, 0.4);
+        check_load(f64::NAN, 0.5, 0.8);
+        check_load(f64::INFINITY, 0.5, f64::INFINITY);
+        let counts_as = |error_rate| Said { load: 0.1, error_rate }.counts_as(0.2);
+        let rates = [0.0, 1e-6, 0.01, 0.1, 0.3, 0.6, 0.9];
+        assert!(rates.map(counts_as).is_sorted_by(|a, b| a < b), "dearer with each failure");
+        assert!(counts_as(1.0) > 1_000.0 && counts_as(1.0).is_finite());
+        assert!((unmasked(0.1, 0.2, 0.5) - 0.3).abs() < 1e-12, "nothing for the attempts");
     }
 }

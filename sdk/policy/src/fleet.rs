@@ -27,8 +27,9 @@ pub struct Fleet {
     pub(crate) is_further: bool,
     hosts: u32,
     now_ms: u64,
-    /// How many targets are not warm.
+    /// How many targets are not warm, and how many fail.
     warming: u32,
+    failing: u32,
     judging: judge::Judging,
 }
 
@@ -126,6 +127,7 @@ impl Fleet {
             self.eligible[at as usize] = Candidate::from(&target);
         }
         self.warming += u32::from(target.warm < 1.0);
+        self.failing += u32::from(target.error_rate > 0.0);
         self.forget(slot);
         self.targets[slot.index()] = Some(target);
     }
@@ -148,6 +150,7 @@ impl Fleet {
         if let Some(candidate) = self.eligible.get_mut(at) {
             candidate.picks = candidate.picks.saturating_add(1);
         }
+        self.judging.note_pick();
     }
 
     /// Runs `choose` while `eligible()` shows only those of `slots` that are eligible.
@@ -170,6 +173,7 @@ impl Fleet {
     fn forget(&mut self, slot: Slot) {
         let old = self.targets[slot.index()].take();
         self.warming -= u32::from(old.is_some_and(|target| target.warm < 1.0));
+        self.failing -= u32::from(old.is_some_and(|target| target.error_rate > 0.0));
     }
 
     /// Takes a target out of the eligible ones, if it is there.
@@ -259,7 +263,7 @@ impl<'a> Eligible<'a> {
         self.iter().min_by(|a, b| self.by_load(a, b)).map(|candidate| candidate.slot)
     }
 
-    /// Orders by what loads count as ([`Candidate::load`]); equal ones by picks per capacity, so that a tie
+    /// Orders by what loads count as ([`Candidate::load`]); equal ones by picks per share, so that a tie
     /// does not send everything to one target.
     #[must_use]
     pub fn by_load(&self, a: &Candidate, b: &Candidate) -> Ordering {
@@ -270,15 +274,14 @@ impl<'a> Eligible<'a> {
         }
     }
 
-    /// Orders by picks per capacity.
+    /// Orders by picks per share.
     #[cold]
     fn by_picks(&self, a: &Candidate, b: &Candidate) -> Ordering {
-        let capacity = |known: &Candidate| {
-            let target = self.fleet.targets.get(known.slot.index()).and_then(Option::as_ref);
-            target.map_or(1.0, Target::capacity)
+        let picks = |known: &Candidate| {
+            let target = self.fleet.get(known.slot);
+            target.map_or(0.0, |target| target.picks_per_share())
         };
-        let share = |known: &Candidate| f64::from(known.picks) / capacity(known);
-        share(a).total_cmp(&share(b))
+        picks(a).total_cmp(&picks(b))
     }
 
     /// The one with the next higher slot, going round at the end. Cost O(1) where most targets are

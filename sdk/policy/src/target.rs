@@ -3,7 +3,7 @@
 //! A load is finite and >= 0, NaN (not known yet) or infinite (it lacks a metric): the host guarantees it,
 //! and nothing here depends on it.
 
-use crate::math;
+use crate::{belief, math};
 
 /// Dense number of a target inside one guest; given to another target only after `leave`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -102,7 +102,8 @@ impl Target {
         f64::from(self.in_flight) + f64::from(self.picks)
     }
 
-    /// Requests that it works on per capacity: how full it is, next to the others.
+    /// Requests that it works on per capacity: how full it says it is. [`Fleet::fullness`](crate::Fleet::fullness)
+    /// is for choosing: it reckons with failures.
     #[must_use]
     pub fn fullness(&self) -> f64 {
         self.in_use() / self.capacity()
@@ -115,16 +116,27 @@ impl Target {
     /// takes that illusion away. The second counts the attempts until one succeeds.
     #[must_use]
     pub fn failure_price(&self) -> f64 {
-        let success = (1.0 - f64::from(self.error_rate)).clamp(SUCCESS_MIN, 1.0);
+        let success = belief::success(self.error_rate);
         1.0 / (success * success)
+    }
+
+    /// What it can take next to the others where nothing but shares are given: its capacity, less what its
+    /// failures cost.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        (self.capacity() / self.failure_price()).max(f64::MIN_POSITIVE)
+    }
+
+    /// Picks since its report per [`share`](Self::share), by which ties are broken; of those without any,
+    /// who fails comes last.
+    #[must_use]
+    pub fn picks_per_share(&self) -> f64 {
+        (f64::from(self.picks) + f64::from(self.error_rate.max(0.0))) / self.share()
     }
 }
 
 /// A target that has just started is offered a little, or it would never become warm.
 const WARM_MIN: f64 = 0.01;
-
-/// Keeps the price of a target that only fails finite.
-const SUCCESS_MIN: f64 = 0.01;
 
 /// An eligible target, with what most choices need; [`Fleet::get`] has the rest. Kept small: a
 /// random choice reads only these, and how many of them fit the cache is what it costs.

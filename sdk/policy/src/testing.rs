@@ -160,6 +160,33 @@ pub fn check_answers<S: Strategy>(settings: &str) {
     }
 }
 
+/// The share of a target that fails half of what it gets, at once and so without any load, among three that
+/// work; 1: its fair share. Reports come after every eighth pick.
+///
+/// # Panics
+/// The strategy refuses the settings, or picks nobody.
+#[must_use]
+pub fn share_of_failing<S: Strategy>(settings: &str) -> f64 {
+    const ROUNDS: u16 = 250;
+    let mut host = StrategyHost::<S>::new(settings, 1).expect("good settings");
+    (0..4).for_each(|_| _ = host.add(0.5));
+    let mut share = 0.0;
+    for _ in 0..ROUNDS {
+        host.now_ms += 1_000;
+        for slot in 0..4 {
+            host.change(slot, |target| {
+                (target.picks, target.latency_us) = (0, 1_000);
+                (target.load, target.in_flight, target.error_rate) =
+                    if slot == 0 { (0.0, 0, 0.5) } else { (0.5, 4, 0.0) };
+            });
+        }
+        let shares = host.shares(8);
+        assert_eq!(shares.iter().sum::<usize>(), 8, "somebody is picked");
+        share += shares[0] as f64;
+    }
+    share / f64::from(2 * ROUNDS)
+}
+
 /// Changes a target into another, of any kind that the contract allows.
 fn disturb(target: &mut Target, draw: u32) {
     let of = |bits: u32| (draw >> bits) as usize % 4;

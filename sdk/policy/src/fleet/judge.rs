@@ -1,13 +1,14 @@
-//! Judging loads: each eligible target's [`Candidate`] holds what its load counts as, by
-//! [`belief`](crate::belief).
+//! Judging what targets report, by [`belief`](crate::belief): each eligible target's
+//! [`Candidate`](crate::Candidate) holds what its load counts as, and [`Fleet::fullness`] says how full a
+//! target is.
 //!
 //! What a load counts as also changes without a report of its target, as others report. So every update
 //! looks at as many others as have reported, in turn, and at 16 at least: by the time all have
 //! reported once, all have been looked at. An update so costs O(1) a target, and no pick anything.
 
 use super::Fleet;
-use crate::belief::{self, Usual};
-use crate::target::Slot;
+use crate::belief::{self, Said, Usual};
+use crate::target::{Slot, Target};
 
 /// Targets that an update looks at, beside those that have reported, at least: all of a small fleet, so
 /// that it is always judged by what is known now.
@@ -18,6 +19,8 @@ const LOOKS_MIN: usize = 16;
 pub enum GoesBy {
     /// Loads.
     Loads,
+    /// Requests in a target, [`Fleet::fullness`].
+    Requests,
     /// Nothing that is judged here.
     Neither,
 }
@@ -26,6 +29,8 @@ pub enum GoesBy {
 #[derive(Debug, Default)]
 pub(super) struct Judging {
     usual_load: Usual,
+    usual_fullness: Usual,
+    fullness: f64,
     /// The next slot to be looked at in turn.
     turn: usize,
 }
@@ -34,6 +39,12 @@ impl Judging {
     /// So many targets have changed.
     pub(super) fn note(&mut self, changes: usize) {
         self.usual_load.note(changes);
+        self.usual_fullness.note(changes);
+    }
+
+    /// A target was picked.
+    pub(super) fn note_pick(&mut self) {
+        self.usual_fullness.note(1);
     }
 }
 
@@ -41,11 +52,37 @@ impl Fleet {
     /// Judges the loads of those that have `changed`, and looks at others; those of which the load counts
     /// otherwise now have changed, too.
     pub(crate) fn judge(&mut self, goes_by: GoesBy, changed: &mut Vec<Slot>) {
-        if goes_by == GoesBy::Neither {
+        self.judging.note(changed.len());
+        match goes_by {
+            GoesBy::Loads => self.judge_loads(changed),
+            GoesBy::Requests => self.judge_fullness(),
+            GoesBy::Neither => {}
+        }
+    }
+
+    /// Requests that a target works on per capacity, dearer where it fails, and then not believed to be
+    /// below the usual number, nor below one. For strategies that go by [`GoesBy::Requests`].
+    #[must_use]
+    pub fn fullness(&self, target: &Target) -> f64 {
+        let usual = self.judging.fullness.max(1.0 / target.capacity());
+        belief::priced(target.fullness(), usual, target.error_rate)
+    }
+
+    /// Finds the usual fullness, if anybody asks for it.
+    fn judge_fullness(&mut self) {
+        if self.failing == 0 {
             return;
         }
+        let Self { targets, eligible, judging, .. } = self;
+        judging.fullness = judging.usual_fullness.get(eligible.len(), |place| {
+            let candidate = eligible[place];
+            let target = targets[candidate.slot.index()].as_ref();
+            target.map(|target| Target { picks: candidate.picks, ..*target }.fullness())
+        });
+    }
+
+    fn judge_loads(&mut self, changed: &mut Vec<Slot>) {
         let reported = changed.len();
-        self.judging.note(reported);
         changed.iter().for_each(|slot| _ = self.judge_load(*slot));
         for _ in 0..reported.max(LOOKS_MIN).min(self.targets.len()) {
             let slot = self.next_in_turn();
@@ -62,8 +99,8 @@ impl Fleet {
         if place >= self.eligible.len() {
             return false;
         }
-        let usual = if target.load.is_nan() { self.usual_load() } else { target.load };
-        let load = belief::believed_load(target.load, usual);
+        let said = Said { load: target.load, error_rate: target.error_rate };
+        let load = if said.is_plain() { said.load } else { said.counts_as(self.usual_load()) };
         let before = std::mem::replace(&mut self.eligible[place].load, load);
         before.to_bits() != load.to_bits()
     }
@@ -119,6 +156,27 @@ mod tests {
         assert_eq!(report(&mut fleet, &[(4, 0.9)]), [4, 0]);
         check(&fleet, &[0.9, 0.9, 0.2, f64::INFINITY, 0.9]);
         assert!(fleet.get(Slot(0)).is_some_and(|target| target.load.is_nan()), "as reported");
+    }
+
+    #[test]
+    fn who_fails_is_not_believed_to_be_empty() {
+        let mut fleet = Fleet::default();
+        let holds = |slot, in_flight, error_rate| Target {
+            in_flight,
+            error_rate,
+            ..Target::new(Slot(slot), 0.0)
+        };
+        let failing = holds(0, 0, 0.5);
+        for target in [failing, holds(1, 3, 0.0), holds(2, 5, 0.0), holds(3, 7, 0.0)] {
+            fleet.update(0, 1, target);
+        }
+        fleet.judge(GoesBy::Requests, &mut vec![Slot(0)]);
+        assert_eq!(fleet.fullness(&failing).to_bits(), 8.0_f64.to_bits(), "4 is the median");
+        assert_eq!(fleet.fullness(&holds(3, 7, 0.0)).to_bits(), 7.0_f64.to_bits());
+        let mut idle = Fleet::default();
+        idle.update(0, 1, failing);
+        idle.judge(GoesBy::Requests, &mut vec![Slot(0)]);
+        assert_eq!(idle.fullness(&failing).to_bits(), 2.0_f64.to_bits(), "one at least");
     }
 
     #[test]
