@@ -242,6 +242,43 @@ async fn a_failing_target_is_left_out_and_returns_slowly() {
     farm.stop().await;
 }
 
+/// Who chooses by turns, by loads and without a policy: a target with a quarter of its share gets that.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_start_gets_its_share_of_every_strategy() {
+    let health = HealthConfig {
+        ejection_time: Duration::from_millis(50),
+        slow_start: Duration::from_secs(3_600),
+        slow_start_min: 0.25,
+        ..HealthConfig::default()
+    };
+    let strategies = ["round-robin", "fuzzy", "nobody-has-it"];
+    let of =
+        |name: &str| PoolConfig { strategy: name.to_owned(), ..with_health(name, health.clone()) };
+    let mut farm = Farm::with_pools(strategies.map(of).to_vec()).await;
+    let machines = ["a", "b", "c"];
+    farm.report(&machines, &[("cpu", 0.5), ("memory", 0.5)]);
+    for name in strategies {
+        let all = |farm: &Farm| (pool_named(farm, name)["eligible"] == 3).then_some(());
+        farm.until("all targets", all).await;
+        fail(&farm, name, "b", 5);
+        farm.until("the return", |farm| {
+            let is_back = target(farm, "b", name)["warm"].as_f64().unwrap() < 1.0;
+            (is_back && pool_named(farm, name)["eligible"] == 3).then_some(())
+        })
+        .await;
+        let query = format!("pool={name}");
+        let mut shares = [0_i32; 3];
+        for _ in 0..90 {
+            let picked = farm.target(&query);
+            shares[machines.iter().position(|machine| *machine == picked).unwrap()] += 1;
+        }
+        for (share, expected) in shares.iter().zip([40, 10, 40]) {
+            assert!((share - expected).abs() <= 1, "{name}: {shares:?}");
+        }
+    }
+    farm.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn with_too_few_left_ejections_are_ignored() {
     let health = HealthConfig { max_ejected: 1.0, ..HealthConfig::default() };

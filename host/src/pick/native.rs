@@ -45,6 +45,7 @@ fn target(slot: u32, row: &Row, now_ms: u64) -> Target {
         weight: row.fresh.weight,
         picks: row.picks(),
         error_rate,
+        warm: row.health.warm(now_ms),
         ..Target::new(Slot(slot), row.fresh.load)
     }
 }
@@ -64,9 +65,12 @@ fn mean_load(table: &Table) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::health::Outcome;
     use super::super::table::Fresh;
     use super::*;
+    use crate::config::HealthConfig;
 
     fn table(loads: &[f64]) -> Table {
         let mut table = Table::default();
@@ -110,6 +114,23 @@ mod tests {
         assert_eq!(picks(&[f64::NAN, f64::NAN], 2), [0, 1]);
         // 0.5 is the median, and the mean what a pick costs: 0.7 and 0.5 are next.
         assert_eq!(picks(&[f64::NAN, 0.5, 0.2, 0.8], 4), [2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn slow_start_gets_its_share() {
+        let slow_start = Duration::from_secs(60);
+        let config = HealthConfig { slow_start, slow_start_min: 0.25, ..HealthConfig::default() };
+        let mut table = Table::new(config);
+        (0..2).for_each(|slot| table.put(slot, Fresh::of(format!("m{slot}"), 0.5), 0));
+        let later_ms = 1_000_000; // what is there at the start is warm
+        table.put(2, Fresh::of("m2".to_owned(), 0.5), later_ms);
+        let mut counts = [0; 3];
+        for _ in 0..900 {
+            let slot = best(&table, later_ms, |_, row| row.eligible).expect("three are eligible");
+            counts[slot as usize] += 1;
+            table.count_pick(slot, false, later_ms);
+        }
+        assert_eq!(counts, [400, 400, 100]);
     }
 
     #[test]

@@ -18,10 +18,9 @@
 //! tolerate a difference to the average of 0.5, ten of 0.1). The place in the round is carried over
 //! a reload. Cost O(1) a pick where most targets are light, O(n) at worst.
 
-use std::iter;
-
 use loadline_sdk::index::WeightedDraw;
-use loadline_sdk::{math, prelude::*, settings};
+use loadline_sdk::turns::Round;
+use loadline_sdk::{prelude::*, settings};
 use serde::Deserialize;
 
 /// The strategy.
@@ -30,7 +29,7 @@ pub struct Fuzzy {
     threshold: f64,
     /// The known loads of the eligible targets.
     known: Known,
-    last: Option<Slot>,
+    round: Round,
 }
 
 #[derive(Deserialize)]
@@ -73,29 +72,22 @@ impl Strategy for Fuzzy {
     fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
         let eligible = fleet.eligible();
         let limit = self.average(fleet) + self.threshold / eligible.len() as f64;
-        let first = if fleet.is_drawn() {
-            eligible.random(math::halves(request.random).0)?
-        } else {
-            eligible.after(self.last)?
-        };
-        let after = |candidate: &&Candidate| eligible.after(Some(candidate.slot));
-        let mut round = iter::successors(Some(first), after).take(eligible.len());
-        let light = round.find(|target| target.load <= limit).map(|target| target.slot);
+        let light = self.round.next(fleet, request, |candidate| candidate.load <= limit);
         // Nobody is light where no load is known, nor where rounding puts the average of equal loads just
         // below them.
-        let next = light.or_else(|| eligible.min_by_load())?;
-        if !fleet.is_limited() {
-            self.last = Some(next);
-        }
-        Some(next)
+        light.or_else(|| {
+            let lightest = eligible.min_by_load()?;
+            self.round.take(fleet, lightest);
+            Some(lightest)
+        })
     }
 
     fn save(&self) -> Vec<u8> {
-        Slot::save(self.last)
+        self.round.save()
     }
 
     fn restore(&mut self, state: &[u8]) -> bool {
-        Slot::restore(&mut self.last, state)
+        self.round.restore(state)
     }
 }
 
@@ -230,6 +222,14 @@ mod tests {
             firsts.push(first);
         }
         assert!(firsts.windows(2).all(|pair| pair[0] != pair[1]), "{firsts:?}");
+    }
+
+    #[test]
+    fn slow_start_takes_its_share_of_its_turns() {
+        let mut host = StrategyHost::<Fuzzy>::with_loads(&[0.5; 4]);
+        host.change(1, |target| target.warm = 0.25);
+        host.change(3, |target| target.load = 9.0);
+        assert_eq!(host.shares(900), [400, 100, 400, 0]);
     }
 
     #[test]

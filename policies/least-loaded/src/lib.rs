@@ -32,16 +32,30 @@ impl Strategy for LeastLoaded {
         slots.iter().for_each(|slot| self.ranking.remove(*slot));
     }
 
-    fn pick(&mut self, fleet: &Fleet, _request: &Request) -> Option<Slot> {
+    fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
         let slot = if fleet.is_limited() {
             fleet.eligible().min_by_load()?
         } else {
-            self.ranking.min()?.0
+            self.best(fleet, request)?
         };
         let target = fleet.get(slot)?;
         let picked = Target { picks: target.picks.saturating_add(1), ..target };
         self.ranking.set(slot, rank(fleet, &picked));
         Some(slot)
+    }
+}
+
+impl LeastLoaded {
+    /// The lowest, or the next one if it gives way for not being warm.
+    fn best(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
+        let (lowest, key) = self.ranking.min()?;
+        if !fleet.gives_way(lowest, request.draws().0) {
+            return Some(lowest);
+        }
+        self.ranking.remove(lowest);
+        let next = self.ranking.min().map(|(next, _)| next);
+        self.ranking.set(lowest, key);
+        Some(next.unwrap_or(lowest))
     }
 }
 
@@ -99,6 +113,18 @@ mod tests {
         host.change(1, |target| target.weight = 3.0);
         host.change(2, |target| target.warm = 0.5);
         assert_eq!(host.shares(450), [100, 300, 50]);
+    }
+
+    #[test]
+    fn slow_start_takes_its_share_of_what_it_would_win() {
+        let mut host = StrategyHost::<LeastLoaded>::with_loads(&[0.9, 0.1, 0.5]);
+        host.change(1, |target| target.warm = 0.25);
+        let shares = host.shares(10_000);
+        // Five standard deviations of a binomial(10 000, 1/4).
+        assert!(shares[1].abs_diff(2_500) < 217 && shares[0] == 0, "{shares:?}");
+        host.change(2, |target| target.eligible = false);
+        host.change(0, |target| target.eligible = false);
+        assert_eq!(host.shares(10), [0, 10, 0], "where there is no other");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! request takes 1/(1 - rho) service times on average (M/M/1; Kleinrock 1975): ten at 0.9, where `p2c` takes less
 //! than three. No settings. Cost O(1) a pick.
 
-use loadline_sdk::prelude::*;
+use loadline_sdk::{math, prelude::*};
 
 /// The strategy.
 #[derive(Debug, Default)]
@@ -14,9 +14,28 @@ impl Strategy for Random {
     const GOES_BY: GoesBy = GoesBy::Neither;
 
     fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
-        fleet.eligible().random(request.draws().0).map(|target| target.slot)
+        let drawn = fleet.eligible().random(request.draws().0)?.slot;
+        Some(if fleet.is_warm() { drawn } else { draw_again(fleet, request, drawn) })
     }
 }
+
+/// Another one as long as the drawn one gives way for not being warm.
+#[cold]
+fn draw_again(fleet: &Fleet, request: &Request, drawn: Slot) -> Slot {
+    let mut drawn = drawn;
+    // The first draw is used up.
+    let draws = math::draws(request.random).take(DRAWS_MAX).map(math::halves);
+    for (place, spare) in draws {
+        if !fleet.gives_way(drawn, spare) {
+            break;
+        }
+        drawn = fleet.eligible().random(place).map_or(drawn, |target| target.slot);
+    }
+    drawn
+}
+
+/// Draws of one pick: enough for all but a pool of which nearly nobody is warm, whose shares differ less.
+const DRAWS_MAX: usize = 64;
 
 export_strategy!(Random);
 
@@ -33,6 +52,16 @@ mod tests {
             // Five standard deviations of a binomial(40 000, 1/4).
             assert!(share.abs_diff(10_000) < 433, "{share}");
         }
+    }
+
+    #[test]
+    fn slow_start_gets_its_share() {
+        let mut host = StrategyHost::<Random>::with_loads(&[0.5; 3]);
+        host.change(1, |target| target.warm = 0.25);
+        let shares = host.shares(45_000);
+        // Five standard deviations of a binomial(45 000, 1/9).
+        assert!(shares[1].abs_diff(5_000) < 334, "{shares:?}");
+        assert!(shares[0].abs_diff(20_000) < 528, "{shares:?}");
     }
 
     #[test]

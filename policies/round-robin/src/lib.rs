@@ -10,35 +10,28 @@
 //! one of them. The place in the round is carried over a reload. No settings. Cost O(1) a
 //! pick where most targets are eligible, O(n) at worst.
 
-use loadline_sdk::math;
 use loadline_sdk::prelude::*;
+use loadline_sdk::turns::Round;
 
 /// The strategy.
 #[derive(Debug, Default)]
 pub struct RoundRobin {
-    last: Option<Slot>,
+    round: Round,
 }
 
 impl Strategy for RoundRobin {
     const GOES_BY: GoesBy = GoesBy::Neither;
 
     fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
-        if fleet.is_drawn() {
-            return Some(fleet.eligible().random(math::halves(request.random).0)?.slot);
-        }
-        let next = fleet.eligible().after(self.last)?.slot;
-        if !fleet.is_limited() {
-            self.last = Some(next);
-        }
-        Some(next)
+        self.round.next(fleet, request, |_| true)
     }
 
     fn save(&self) -> Vec<u8> {
-        Slot::save(self.last)
+        self.round.save()
     }
 
     fn restore(&mut self, state: &[u8]) -> bool {
-        Slot::restore(&mut self.last, state)
+        self.round.restore(state)
     }
 }
 
@@ -81,6 +74,13 @@ mod tests {
             firsts.push(first);
         }
         assert!(firsts.windows(2).all(|pair| pair[0] != pair[1]), "{firsts:?}");
+    }
+
+    #[test]
+    fn slow_start_takes_its_share_of_its_turns() {
+        let mut host = StrategyHost::<RoundRobin>::with_loads(&[0.5; 3]);
+        host.change(1, |target| target.warm = 0.25);
+        assert_eq!(host.shares(900), [400, 100, 400]);
     }
 
     #[test]

@@ -13,6 +13,9 @@ pub use judge::GoesBy;
 
 use crate::target::{Candidate, Slot, Target};
 
+/// 2^32: so many values has a draw.
+const DRAWS: f64 = 4_294_967_296.0;
+
 /// Not in the dense list of eligible slots.
 const ABSENT: u32 = u32::MAX;
 
@@ -95,6 +98,14 @@ impl Fleet {
     #[must_use]
     pub fn is_warm(&self) -> bool {
         self.warming == 0
+    }
+
+    /// Whether a target in its slow start leaves a request that it would get to another one, which it does
+    /// with the probability 1 - its share.
+    #[must_use]
+    pub fn gives_way(&self, slot: Slot, draw: u32) -> bool {
+        let is_left = |target: Target| f64::from(draw) >= target.warmth() * DRAWS;
+        !self.is_warm() && self.get(slot).is_some_and(is_left)
     }
 
     /// Hosts that choose for this pool, this one included.

@@ -40,7 +40,7 @@
 //! - A guest that traps, loops past its budget or answers nonsense is dropped and rebuilt, and the
 //!   host answers natively meanwhile: a policy can be wrong, but it cannot fail a request.
 //! - [`testing`] runs the same trait natively, against a fake fleet: `cargo test` needs no Wasm.
-//! - [`index`] finds the best of many targets in O(log n); [`math`] has a logarithm, an exponential
+//! - [`index`] finds the best of many targets in O(log n), [`turns`] goes round; [`math`] has a logarithm, an exponential
 //!   and a hash with the same bits in Wasm and natively.
 //! - Settings are a JSON object from the host's configuration, see [`settings`].
 //!
@@ -57,6 +57,7 @@ pub mod log;
 pub mod math;
 pub mod settings;
 pub mod testing;
+pub mod turns;
 
 #[doc(hidden)]
 #[cfg(target_arch = "wasm32")]

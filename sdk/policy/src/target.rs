@@ -92,8 +92,13 @@ impl Target {
     /// and finite, so that it can be divided by.
     #[must_use]
     pub fn capacity(&self) -> f64 {
-        let warm = f64::from(self.warm).clamp(WARM_MIN, 1.0);
-        (self.weight * warm).clamp(f64::MIN_POSITIVE, f64::MAX)
+        (self.weight * self.warmth()).clamp(f64::MIN_POSITIVE, f64::MAX)
+    }
+
+    /// Its slow-start share, above 0 to 1: of what it would get it gets so much.
+    #[must_use]
+    pub fn warmth(&self) -> f64 {
+        f64::from(self.warm).clamp(WARM_MIN, 1.0)
     }
 
     /// Requests that it works on, as far as is known: those reported and the picks since.
