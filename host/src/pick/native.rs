@@ -2,13 +2,13 @@
 //!
 //! Each pick since the last report is priced at the mean known load, because what one pick adds is
 //! not known: where loads are alike this goes round, where one is far below it fills up first, and no
-//! herd forms either way. What loads count as, where they are not known or their targets fail, is the same
+//! herd forms either way. What loads count as, where they are not known, old, or of targets that fail, is the same
 //! as in strategies that go by loads ([`loadline_sdk::belief`]). A pick is dearer the less its target can
 //! take; ties go to the fewest picks by that measure, then to the lowest slot. Cost O(n).
 
 use std::cell::OnceCell;
 
-use loadline_sdk::belief::{Said, Usual};
+use loadline_sdk::belief::{self, Said, Usual};
 use loadline_sdk::{Slot, Target};
 
 use super::table::{Row, Table};
@@ -19,7 +19,9 @@ pub(super) fn best(table: &Table, now_ms: u64, may: impl Fn(u32, &Row) -> bool) 
     let usual = OnceCell::new();
     let cost = |slot: u32, row: &Row| {
         let target = target(slot, row, now_ms);
-        let said = Said { load: target.load, error_rate: target.error_rate };
+        let interval_ms = f64::from(row.fresh.interval_ms);
+        let trust = belief::trust(f64::from(target.age_ms), interval_ms);
+        let said = Said { load: target.load, error_rate: target.error_rate, trust };
         let load = if said.is_plain() {
             said.load
         } else {
@@ -41,9 +43,11 @@ pub(super) fn best(table: &Table, now_ms: u64, may: impl Fn(u32, &Row) -> bool) 
 /// As a strategy knows it, as far as it matters here.
 fn target(slot: u32, row: &Row, now_ms: u64) -> Target {
     let (_, error_rate) = row.health.averages(now_ms);
+    let age_ms = now_ms.saturating_sub(row.fresh.captured_ms);
     Target {
         weight: row.fresh.weight,
         picks: row.picks(),
+        age_ms: u32::try_from(age_ms).unwrap_or(u32::MAX),
         error_rate,
         warm: row.health.warm(now_ms),
         ..Target::new(Slot(slot), row.fresh.load)
@@ -114,6 +118,19 @@ mod tests {
         assert_eq!(picks(&[f64::NAN, f64::NAN], 2), [0, 1]);
         // 0.5 is the median, and the mean what a pick costs: 0.7 and 0.5 are next.
         assert_eq!(picks(&[f64::NAN, 0.5, 0.2, 0.8], 4), [2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn old_load_is_neither_trusted_nor_a_reason_to_starve() {
+        let mut table = table(&[0.1, 0.5, 0.9, 0.5]);
+        let best = |table: &Table, now_ms| best(table, now_ms, |_, row| row.eligible);
+        assert_eq!(best(&table, 2_000), Some(0), "reports come each second");
+        for slot in [1, 2, 3] {
+            let fresh = Fresh { captured_ms: 4_000, ..Fresh::of(format!("m{slot}"), 0.5) };
+            table.put(slot, fresh, 4_000);
+        }
+        table.count_pick(0, false, 4_000);
+        assert_eq!(best(&table, 4_000), Some(1), "as the median, and picked once");
     }
 
     #[test]

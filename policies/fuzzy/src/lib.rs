@@ -136,7 +136,7 @@ export_strategy!(Fuzzy);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
+    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing, shares_of_silent};
 
     use super::*;
 
@@ -258,5 +258,13 @@ mod tests {
     fn fast_failures_attract_nothing() {
         let share = share_of_failing::<Fuzzy>("{}");
         assert!(share < 0.5, "{share}");
+    }
+
+    #[test]
+    fn old_loads_neither_attract_nor_starve() {
+        let [light, heavy] = shares_of_silent::<Fuzzy>("{}");
+        // Their picks since the last report count against them where loads are equal: half a share at least.
+        let is_fair = |share: f64| (0.45..1.4).contains(&share);
+        assert!(is_fair(light) && is_fair(heavy), "{light} {heavy}");
     }
 }

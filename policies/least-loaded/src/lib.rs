@@ -61,14 +61,14 @@ impl LeastLoaded {
 
 fn rank(fleet: &Fleet, target: &Target) -> (f64, f64) {
     let load = fleet.load(target.slot).unwrap_or(target.load);
-    (load, target.picks_per_share())
+    (load, fleet.picks_per_share(target))
 }
 
 export_strategy!(LeastLoaded);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
+    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing, shares_of_silent};
 
     use super::*;
 
@@ -173,5 +173,13 @@ mod tests {
     fn fast_failures_attract_nothing() {
         let share = share_of_failing::<LeastLoaded>("{}");
         assert!(share < 0.5, "{share}");
+    }
+
+    #[test]
+    fn old_loads_neither_attract_nor_starve() {
+        let [light, heavy] = shares_of_silent::<LeastLoaded>("{}");
+        // Their picks since the last report count against them where loads are equal: half a share at least.
+        let is_fair = |share: f64| (0.45..1.4).contains(&share);
+        assert!(is_fair(light) && is_fair(heavy), "{light} {heavy}");
     }
 }

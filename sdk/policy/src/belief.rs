@@ -4,6 +4,14 @@
 //! The measure of doubt is what is usual in the fleet, the median of the known loads: it has the
 //! loads' own unit, which only the formula's author knows, and a few wild loads do not move it.
 //!
+//! # Age
+//!
+//! A load counts as reported until it is twice as old as usual, from four times on as the usual one, and in
+//! between in proportion. So a target whose reports get lost is neither flooded for having been light
+//! nor starved for having been heavy, and among loads that are all old the order stays. What age is usual
+//! is learned from each target's own reports: with long delays or intervals older loads are. Requests
+//! in a target and latencies need no such rule: own picks and outcomes keep them up to date.
+//!
 //! # Failures
 //!
 //! Failing is often fast: a broken target looks idle, and whoever chooses by load sends it everything.
@@ -28,6 +36,12 @@ const SAMPLE_MAX: usize = 1_024;
 /// A median serves until this part of its numbers may have changed: of up to so many it is always exact.
 const CHANGED_PART: usize = 16;
 
+/// In usual ages: up to this a load is trusted in full, and from that on not at all.
+const FRESH: f64 = 2.0;
+const OLD: f64 = 4.0;
+/// Reports over which the usual age is averaged.
+const AGES_REMEMBERED: f64 = 8.0;
+
 /// Keeps the price of a target that only fails finite.
 const SUCCESS_MIN: f64 = 0.01;
 
@@ -38,22 +52,54 @@ pub struct Said {
     pub load: f64,
     /// Share of failed outcomes, 0 to 1.
     pub error_rate: f32,
+    /// How far it is trusted at its age, 0 to 1, see [`trust`].
+    pub trust: f64,
 }
 
 impl Said {
     /// The load counts as it is: nobody needs to know the usual one.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        !self.load.is_nan() && self.error_rate <= 0.0
+        !self.load.is_nan() && self.error_rate <= 0.0 && self.trust >= 1.0
     }
 
     /// What the load counts as next to the `usual` one. One that is not known yet is as the usual one, so
     /// that a newcomer joins fairly; an infinite one stays so, the last choice.
     #[must_use]
     pub fn counts_as(&self, usual: f64) -> f64 {
-        let load = if self.load.is_nan() { usual } else { self.load };
+        let load = if self.load.is_nan() {
+            usual
+        } else if self.load.is_infinite() || self.trust >= 1.0 {
+            self.load
+        } else {
+            usual + (self.load - usual) * self.trust
+        };
         priced(load, usual, self.error_rate)
     }
+}
+
+/// How far a load is trusted at this age, 0 to 1; in full where no age is usual (0) yet.
+#[must_use]
+pub fn trust(age_ms: f64, usual_age_ms: f64) -> f64 {
+    if usual_age_ms <= 0.0 {
+        return 1.0;
+    }
+    ((OLD - age_ms / usual_age_ms) / (OLD - FRESH)).clamp(0.0, 1.0)
+}
+
+/// The part of the picks since a report of this age that were made in the time for which it is trusted.
+pub(crate) fn recent(age_ms: f64, usual_age_ms: f64) -> f64 {
+    let trusted_ms = FRESH * usual_age_ms;
+    if trusted_ms <= 0.0 || age_ms <= trusted_ms { 1.0 } else { trusted_ms / age_ms }
+}
+
+/// The age that a target's loads usually reach, after one more of its reports ended the load before it
+/// at the age `reached_ms`: a moving average in which no report counts for more than twice what is usual.
+pub(crate) fn usual_age_ms(before_ms: f64, reached_ms: f64) -> f64 {
+    if before_ms <= 0.0 {
+        return reached_ms;
+    }
+    before_ms + (reached_ms.min(2.0 * before_ms) - before_ms) / AGES_REMEMBERED
 }
 
 /// The share of outcomes that were good, 0.01 at least.
@@ -182,9 +228,33 @@ mod tests {
         assert_eq!(usual.get(100_000, |_| None).to_bits(), value.to_bits(), "serves for a while");
     }
 
+    #[test]
+    fn old_loads_count_as_the_usual_one_and_none_before_its_time() {
+        for (age_ms, expected) in [(0.0, 1.0), (200.0, 1.0), (300.0, 0.5), (400.0, 0.0), (9e9, 0.0)]
+        {
+            assert_eq!(trust(age_ms, 100.0).to_bits(), f64::to_bits(expected), "{age_ms}");
+        }
+        assert_eq!(trust(9e9, 0.0).to_bits(), 1.0_f64.to_bits(), "nothing is usual yet");
+        let counts_as =
+            |load, trust| Said { load, error_rate: 0.0, trust }.counts_as(0.5).to_bits();
+        assert_eq!(counts_as(0.25, 0.5), 0.375_f64.to_bits());
+        assert_eq!(counts_as(1.0, 0.5), 0.75_f64.to_bits());
+        assert_eq!(counts_as(1.0, 0.0), 0.5_f64.to_bits());
+        assert_eq!(counts_as(f64::INFINITY, 0.0), f64::INFINITY.to_bits());
+    }
+
+    #[test]
+    fn usual_age_follows_the_reports_and_not_an_outage() {
+        let after = |ages: &[f64]| ages.iter().fold(0.0, |before, age| usual_age_ms(before, *age));
+        assert!((after(&[1_000.0; 5]) - 1_000.0).abs() < 1e-9);
+        assert!((after(&[1_000.0, 60_000.0]) - 1_125.0).abs() < 1e-9);
+        let slower = [&[1_000.0][..], &[3_000.0; 50]].concat();
+        assert!((after(&slower) - 3_000.0).abs() < 30.0);
+    }
+
     #[track_caller]
     fn check_load(load: f64, error_rate: f32, expected: f64) {
-        let counts_as = Said { load, error_rate }.counts_as(0.2);
+        let counts_as = Said { load, error_rate, trust: 1.0 }.counts_as(0.2);
         assert_eq!(counts_as.to_bits(), expected.to_bits(), "{load} {error_rate}: {counts_as}");
     }
 
@@ -201,7 +271,7 @@ mod tests {
         check_load(0.0, 0.5, 0.4);
         check_load(f64::NAN, 0.5, 0.8);
         check_load(f64::INFINITY, 0.5, f64::INFINITY);
-        let counts_as = |error_rate| Said { load: 0.1, error_rate }.counts_as(0.2);
+        let counts_as = |error_rate| Said { load: 0.1, error_rate, trust: 1.0 }.counts_as(0.2);
         let rates = [0.0, 1e-6, 0.01, 0.1, 0.3, 0.6, 0.9];
         assert!(rates.map(counts_as).is_sorted_by(|a, b| a < b), "dearer with each failure");
         assert!(counts_as(1.0) > 1_000.0 && counts_as(1.0).is_finite());

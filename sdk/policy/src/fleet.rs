@@ -147,7 +147,7 @@ impl Fleet {
         if self.targets.get(slot.index()).is_some() {
             self.withdraw(slot);
             self.forget(slot);
-            self.judging.note(1);
+            self.judging.forget(slot);
         }
     }
 
@@ -290,7 +290,7 @@ impl<'a> Eligible<'a> {
     fn by_picks(&self, a: &Candidate, b: &Candidate) -> Ordering {
         let picks = |known: &Candidate| {
             let target = self.fleet.get(known.slot);
-            target.map_or(0.0, |target| target.picks_per_share())
+            target.map_or(0.0, |target| self.fleet.picks_per_share(&target))
         };
         picks(a).total_cmp(&picks(b))
     }

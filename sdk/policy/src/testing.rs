@@ -187,6 +187,32 @@ pub fn share_of_failing<S: Strategy>(settings: &str) -> f64 {
     share / f64::from(2 * ROUNDS)
 }
 
+/// The shares of two targets that have been silent for long, of which one was light and one was heavy,
+/// among six whose loads are alike and between; 1: the fair share.
+///
+/// # Panics
+/// The strategy refuses the settings.
+#[must_use]
+pub fn shares_of_silent<S: Strategy>(settings: &str) -> [f64; 2] {
+    const ROUNDS: u32 = 500;
+    let mut host = StrategyHost::<S>::new(settings, 1).expect("good settings");
+    let mut sums = [0.0; 2];
+    (0..8).for_each(|_| _ = host.add(0.5));
+    for round in 0..ROUNDS {
+        host.now_ms += 1_000;
+        let is_silent = round >= ROUNDS / 10;
+        for slot in (0..8).filter(|slot| !is_silent || *slot > 1) {
+            let load = [0.1, 0.9].get(slot as usize).copied();
+            host.change(slot, |target| (target.load, target.picks) = (load.unwrap_or(0.5), 0));
+        }
+        let shares = host.shares(8);
+        if round >= ROUNDS / 5 {
+            sums = [sums[0] + shares[0] as f64, sums[1] + shares[1] as f64];
+        }
+    }
+    sums.map(|sum| sum / f64::from(ROUNDS - ROUNDS / 5))
+}
+
 /// Changes a target into another, of any kind that the contract allows.
 fn disturb(target: &mut Target, draw: u32) {
     let of = |bits: u32| (draw >> bits) as usize % 4;

@@ -33,6 +33,32 @@ pub(super) struct Judging {
     fullness: f64,
     /// The next slot to be looked at in turn.
     turn: usize,
+    /// By slot.
+    reports: Vec<Reports>,
+    /// How many are old.
+    old: u32,
+}
+
+/// When a target's last report was captured, on the host's clock, and how old its reports usually get;
+/// 0: not known.
+#[derive(Debug, Clone, Copy, Default)]
+struct Reports {
+    captured_ms: f64,
+    usual_age_ms: f64,
+    /// Too old to be trusted in full, when it was looked at last.
+    is_old: bool,
+}
+
+impl Reports {
+    fn hear(&mut self, captured_ms: f64, now_ms: f64) {
+        if captured_ms <= self.captured_ms {
+            return; // the same one
+        }
+        if self.captured_ms > 0.0 {
+            self.usual_age_ms = belief::usual_age_ms(self.usual_age_ms, now_ms - self.captured_ms);
+        }
+        self.captured_ms = captured_ms;
+    }
 }
 
 impl Judging {
@@ -40,6 +66,24 @@ impl Judging {
     pub(super) fn note(&mut self, changes: usize) {
         self.usual_load.note(changes);
         self.usual_fullness.note(changes);
+    }
+
+    /// A target is gone.
+    pub(super) fn forget(&mut self, slot: Slot) {
+        self.note(1);
+        if let Some(reports) = self.reports.get_mut(slot.index()) {
+            self.old -= u32::from(reports.is_old);
+            *reports = Reports::default();
+        }
+    }
+
+    /// How far a target's load is trusted.
+    fn trust(&mut self, slot: Slot, now_ms: f64) -> f64 {
+        let reports = &mut self.reports[slot.index()];
+        let trust = belief::trust(now_ms - reports.captured_ms, reports.usual_age_ms);
+        let was_old = std::mem::replace(&mut reports.is_old, trust < 1.0);
+        self.old = self.old + u32::from(reports.is_old) - u32::from(was_old);
+        trust
     }
 
     /// A target was picked.
@@ -68,6 +112,19 @@ impl Fleet {
         belief::priced(target.fullness(), usual, target.error_rate)
     }
 
+    /// Picks of a target per share, by which equal loads are told apart. Of an old report's picks those
+    /// of so many usual ages count that it is trusted for: others' begin anew with each report.
+    #[must_use]
+    pub fn picks_per_share(&self, target: &Target) -> f64 {
+        let picks = target.picks_per_share();
+        if self.judging.old == 0 {
+            return picks;
+        }
+        let reports = self.judging.reports.get(target.slot.index()).copied().unwrap_or_default();
+        let age_ms = self.now_ms as f64 - reports.captured_ms;
+        picks * belief::recent(age_ms, reports.usual_age_ms)
+    }
+
     /// Finds the usual fullness, if anybody asks for it.
     fn judge_fullness(&mut self) {
         if self.failing == 0 {
@@ -83,7 +140,11 @@ impl Fleet {
 
     fn judge_loads(&mut self, changed: &mut Vec<Slot>) {
         let reported = changed.len();
-        changed.iter().for_each(|slot| _ = self.judge_load(*slot));
+        self.judging.reports.resize(self.targets.len(), Reports::default());
+        for slot in &*changed {
+            self.hear(*slot);
+            self.judge_load(*slot);
+        }
         for _ in 0..reported.max(LOOKS_MIN).min(self.targets.len()) {
             let slot = self.next_in_turn();
             if self.judge_load(slot) {
@@ -92,17 +153,27 @@ impl Fleet {
         }
     }
 
-    /// Judges the load of a target, if it is eligible; whether it counts otherwise now.
+    /// Takes in how old the last report of a target is.
+    fn hear(&mut self, slot: Slot) {
+        if let Some(target) = &self.targets[slot.index()] {
+            let now_ms = self.now_ms as f64;
+            let captured_ms = now_ms - f64::from(target.age_ms);
+            self.judging.reports[slot.index()].hear(captured_ms, now_ms);
+        }
+    }
+
+    /// Judges the load of a target, if it is eligible; whether it counts otherwise now, or its picks do.
     fn judge_load(&mut self, slot: Slot) -> bool {
         let Some(target) = self.targets.get(slot.index()).copied().flatten() else { return false };
         let place = self.position[slot.index()] as usize;
         if place >= self.eligible.len() {
             return false;
         }
-        let said = Said { load: target.load, error_rate: target.error_rate };
+        let trust = self.judging.trust(slot, self.now_ms as f64);
+        let said = Said { load: target.load, error_rate: target.error_rate, trust };
         let load = if said.is_plain() { said.load } else { said.counts_as(self.usual_load()) };
         let before = std::mem::replace(&mut self.eligible[place].load, load);
-        before.to_bits() != load.to_bits()
+        trust < 1.0 || before.to_bits() != load.to_bits()
     }
 
     /// The median of the known loads of eligible targets.
@@ -156,6 +227,30 @@ mod tests {
         assert_eq!(report(&mut fleet, &[(4, 0.9)]), [4, 0]);
         check(&fleet, &[0.9, 0.9, 0.2, f64::INFINITY, 0.9]);
         assert!(fleet.get(Slot(0)).is_some_and(|target| target.load.is_nan()), "as reported");
+    }
+
+    #[test]
+    fn load_that_gets_old_is_drawn_to_the_median_and_back_by_a_report() {
+        let mut fleet = Fleet::default();
+        let mut at = |second: u64, slots: std::ops::Range<u32>| {
+            let mut changed = Vec::new();
+            for slot in slots {
+                let load = if slot == 0 { 0.25 } else { 0.75 };
+                fleet.update(second * 1_000, 1, Target::new(Slot(slot), load));
+                changed.push(Slot(slot));
+            }
+            fleet.judge(GoesBy::Loads, &mut changed);
+            fleet.load(Slot(0)).map(f64::to_bits)
+        };
+        let mut check = |second, slots, expected: f64| {
+            assert_eq!(at(second, slots), Some(expected.to_bits()), "{second}");
+        };
+        (1..10).for_each(|second| check(second, 0..4, 0.25));
+        // Now it is silent: its usual age is a second.
+        for (second, expected) in [(10, 0.25), (11, 0.25), (12, 0.5), (13, 0.75), (99, 0.75)] {
+            check(second, 1..4, expected);
+        }
+        check(100, 0..4, 0.25);
     }
 
     #[test]
