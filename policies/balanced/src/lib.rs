@@ -128,7 +128,9 @@ impl Strategy for Balanced {
         let now_ms = request.now_ms as f64;
         self.now_ms = now_ms;
         let slot = if fleet.is_drawn() && self.way == Way::Turns {
-            let share = |slot| self.known.get(slot).map_or(0.0, |known| known.turn.share());
+            let share = |candidate: &Candidate| {
+                self.known.get(candidate.slot).map_or(0.0, |known| known.turn.share())
+            };
             fleet.eligible().random_by(request.random, share)?
         } else if fleet.is_limited() {
             let key =

@@ -54,7 +54,9 @@ impl Strategy for SmoothWeighted {
 
     fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
         if fleet.is_drawn() {
-            return fleet.eligible().random_by(request.random, |slot| 1.0 / self.stride(slot));
+            return fleet
+                .eligible()
+                .random_by(request.random, |known| 1.0 / self.stride(known.slot));
         }
         if fleet.is_limited() {
             let due = |slot: &Slot| self.due.get(*slot).unwrap_or(f64::INFINITY);

@@ -34,7 +34,9 @@ impl Strategy for WeightedRandom {
 
     fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
         if fleet.is_limited() {
-            return fleet.eligible().random_by(request.random, |slot| self.weights.get(slot));
+            return fleet
+                .eligible()
+                .random_by(request.random, |known| self.weights.get(known.slot));
         }
         self.weights.draw(request.random)
     }

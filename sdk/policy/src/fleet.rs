@@ -247,14 +247,17 @@ impl<'a> Eligible<'a> {
 
     /// One drawn in proportion to weights, which are finite and not negative. Cost O(n).
     #[must_use]
-    pub fn random_by(&self, random: u64, weight: impl Fn(Slot) -> f64) -> Option<Slot> {
-        let weights = || self.iter().map(|known| (known.slot, weight(known.slot)));
-        let mut left = math::unit(random) * weights().map(|(_, weight)| weight).sum::<f64>();
+    pub fn random_by(&self, random: u64, weight: impl Fn(&Candidate) -> f64) -> Option<Slot> {
+        let weights = || self.iter().map(|known| (known.slot, weight(known)));
+        let mut left = crate::math::unit(random) * weights().map(|(_, weight)| weight).sum::<f64>();
         let drawn = weights().find(|(_, weight)| {
             left -= weight;
             left < 0.0
         });
-        drawn.or_else(|| weights().next_back()).map(|(slot, _)| slot)
+        // Rounding may leave nobody, and so do weights that are all zero.
+        let last =
+            || weights().rfind(|(_, weight)| *weight > 0.0).or_else(|| weights().next_back());
+        drawn.or_else(last).map(|(slot, _)| slot)
     }
 
     /// Two different ones, uniformly drawn; twice the same where there is only one. Cost O(1).

@@ -84,7 +84,7 @@ pub struct StrategyRunner<S> {
     fleet: Fleet,
     changed: Vec<Slot>,
     /// Random bits of the request that was asked for last: they tell one from another.
-    asked: Option<u64>,
+    pub(crate) asked: Option<u64>,
 }
 
 impl<S: Strategy> StrategyRunner<S> {

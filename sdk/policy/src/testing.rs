@@ -85,6 +85,7 @@ impl<S: Strategy> StrategyHost<S> {
 
     /// The next best among these slots, for the request that was picked for last.
     pub fn pick_among(&mut self, slots: &[u32]) -> Option<Slot> {
+        self.runner.asked = Some(self.random);
         self.pick_out(slots, self.random)
     }
 
