@@ -93,7 +93,8 @@ fn agent_without_a_network_says_that_its_reports_stay_and_when_they_leave() {
     net.ip("a", "address add 10.77.1.2/24 dev e1");
     host.offers("a", "10.77.1.2");
     net.ip("a", "link set e1 down");
-    let cut = agent.until_with("no reports here: the interface is down", &mut said);
+    // Whichever is first: a report that cannot be sent, or a look at the interfaces.
+    let cut = agent.until_with("no reports here: ", &mut said);
     assert!(cut.contains("interface=e1"), "{cut}");
     assert!(!said.iter().any(|line| line.contains("WARN")), "{said:#?}");
     agent.end("-TERM");

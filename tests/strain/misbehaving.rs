@@ -233,6 +233,13 @@ async fn run(kind: &str, case: &Case) -> Seen {
         if query % 50 == 0 {
             let state = if query % 100 == 0 { State::Ready } else { State::Leaving };
             host.send(&Report { seq, state, ..report("guest", &[("cpu", 0.9), ("memory", 0.5)]) });
+            // A machine that comes and goes at one look was never there.
+            let is_heard = |host: &HostProcess| {
+                let machines = host.get("/v1/machines");
+                let mut machines = machines.as_array().unwrap().iter();
+                machines.any(|one| one["name"] == "guest" && one["seq"] == seq)
+            };
+            host.until("the guest", is_heard).await;
         }
         let ranks = if query % 10 == 9 { "?n=2" } else { "" };
         match client.target(ranks) {

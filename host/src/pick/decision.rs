@@ -21,7 +21,7 @@ use super::table::{ROSTER_MAX, Roster, Row, Table, Tally};
 use crate::policy::Decider;
 
 /// Targets of a large pool that are kept beside the chosen ones.
-pub const NEIGHBOURS: usize = 8;
+pub const NEIGHBOURS: usize = 5;
 
 /// One pick as it was made.
 #[derive(Debug, Clone)]

@@ -111,7 +111,7 @@ impl Outlet {
                 Err(error) => {
                     failed.push(place.clone());
                     if self.troubles.begin(&on(place)) {
-                        tracing::warn!(interface = %name, group = %to, %error, "cannot send reports");
+                        tracing::warn!(interface = %name, group = %to, %error, "no reports here: they cannot be sent");
                     }
                 }
             }

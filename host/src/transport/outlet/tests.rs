@@ -54,7 +54,11 @@ async fn minute_in_which_nothing_can_be_sent_costs_two_words() {
     check_that_both_hear(outlet, ears).await;
     let log = log.text();
     let said = |words| log.lines().filter(|line| line.contains(words)).count();
-    assert_eq!((said("cannot send reports"), said("reports are sent again")), (1, 1), "{log}");
+    assert_eq!(
+        (said("no reports here: they cannot be sent"), said("reports are sent again")),
+        (1, 1),
+        "{log}"
+    );
     assert_eq!(log.lines().count(), 2, "{log}");
 }
 
