@@ -37,6 +37,7 @@ mod operations;
 mod process;
 mod reach;
 mod regressions;
+mod relaying;
 mod reload;
 mod replicas;
 mod schedule;

@@ -185,20 +185,23 @@ impl Net {
 }
 
 impl Net {
-    /// A relay on a machine; it ends with what is returned.
+    /// A relay on a machine that hears already; it ends with what is returned.
     pub(crate) fn relay(&self, machine: &str, config: &str) -> Relaying {
         let config = Config::parse(config).unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
+        let (started, hears) = mpsc::channel();
         let there = self.namespace(machine);
         let thread = std::thread::spawn(move || {
             runtime_within(there).block_on(async {
                 let relay = RunningRelay::start(&config).unwrap();
+                started.send(()).unwrap();
                 stopped.await.ok(); // dropped: the test has ended
                 let relayed = relay.relayed();
                 relay.stop().await;
                 relayed
             })
         });
+        hears.recv().unwrap();
         Relaying { stop, thread }
     }
 }
