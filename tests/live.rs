@@ -15,6 +15,7 @@ use crate::support::{Farm, get, program, report, reports};
 const FIRST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const SECOND: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3));
 
+/// O-C07: the load that is shown does not alternate.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_machines_with_one_name_the_first_counts_and_the_second_is_shown() {
     let farm = Farm::new("weighted", "least-loaded").await;
@@ -89,6 +90,7 @@ impl Drop for Killed {
     }
 }
 
+/// O-C03: stopped for longer than the rule allows, then let go on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_agent_is_gone_once_and_back_once() {
     let farm = Farm::new("weighted", "p2c").await;
@@ -112,6 +114,47 @@ async fn a_stopped_agent_is_gone_once_and_back_once() {
     farm.stop().await;
 }
 
+/// O-C05: killed without a word and started again, an agent begins at 1 and counts with its first report, with
+/// keys as without.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_agent_that_starts_again_counts_at_once() {
+    for keys in ["", "keys = [{ id = 1, secret_file = \"secret\" }]"] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("secret"), "0123456789abcdef").unwrap();
+        let absolute = keys.replace("secret\"", &format!("{}/secret\"", folder.path().display()));
+        let mut like_host = net::configured(&absolute);
+        (like_host.interfaces, like_host.groups.port) = (vec!["lo".to_owned()], 0);
+        let farm = Farm::with_reports(like_host).await;
+        let file = folder.path().join("agent.toml");
+        let config = format!("{}{absolute}\n", agent_file(farm.host().report_port()));
+        std::fs::write(&file, config).unwrap();
+        let start = || {
+            let mut command = Command::new(program());
+            command.arg("--config").arg(&file).stderr(Stdio::null()).stdout(Stdio::null());
+            Killed(command.spawn().unwrap())
+        };
+        let first = start();
+        let quick = |farm: &Farm| {
+            let machines = farm.get("/v1/machines");
+            machines.as_array()?.first().map(|machine| (machine["boot"].clone(), machine.clone()))
+        };
+        let (boot, _) = farm
+            .until("twenty reports", |farm| {
+                quick(farm).filter(|(_, m)| m["seq"].as_u64() > Some(20))
+            })
+            .await;
+        drop(first); // killed
+        let _second = start();
+        let (_, machine) =
+            farm.until("the new agent", |farm| quick(farm).filter(|(new, _)| *new != boot)).await;
+        assert!(machine["seq"].as_u64() < Some(20), "{machine}");
+        assert_eq!(machine["alive"], true, "{machine}");
+        assert_eq!(machine["loss"]["lost"], 0, "a restart is no loss: {machine}");
+        farm.stop().await;
+    }
+}
+
+/// O-C10: every report stands alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_starts_again_knows_all_by_the_next_reports() {
     let first = Farm::new("weighted", "p2c").await;
@@ -140,6 +183,7 @@ fn shares(farm: &Farm, picks: u32) -> Vec<u32> {
     shares.into_values().collect()
 }
 
+/// O-C12: a thousand picks by the same reports.
 #[tokio::test(flavor = "multi_thread")]
 async fn between_two_reports_no_machine_gets_all() {
     let mut farm = Farm::new("weighted", "balanced").await;
@@ -152,6 +196,7 @@ async fn between_two_reports_no_machine_gets_all() {
     farm.stop().await;
 }
 
+/// O-C13: whoever is first does not get all.
 #[tokio::test(flavor = "multi_thread")]
 async fn equal_loads_are_shared_equally() {
     let spreading = [
@@ -179,6 +224,7 @@ async fn equal_loads_are_shared_equally() {
     }
 }
 
+/// O-C14: a cold server without load is not flooded.
 #[test]
 fn a_newcomer_without_load_gets_what_its_slow_start_allows() {
     let mut host = StrategyHost::<policy_balanced::Balanced>::with_loads(&[0.6; 9]);

@@ -9,7 +9,7 @@ use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt,
 };
 
-use crate::support::net::{Net, configured, reports};
+use crate::support::net::{Net, by, configured, reports};
 use crate::support::{PATIENCE, report};
 
 /// Interface of the networks that [`Net::lan`] makes, by its number in a machine's namespace.
@@ -91,4 +91,24 @@ fn own_machine_hears_who_lets_it() {
     });
     there.lists(&["a", "apart", "shared"]);
     here.lists(&["a", "shared"]);
+}
+
+/// O-A23: interfaces that cannot multicast are left alone by groups until they can; datagrams and connections to
+/// the host go by them all the while.
+#[test]
+fn interfaces_without_multicast_carry_datagrams_and_connections() {
+    let Some(net) = Net::lan(&["h", "u", "t", "m"]) else { return };
+    let all = ["h", "u", "t", "m"];
+    all.iter().for_each(|machine| net.ip(machine, "link set e1 multicast off"));
+    let host = net.host("h", reports());
+    let _agents = [
+        net.agent("u", by(&["udp://10.77.1.1:12000"])),
+        net.agent("t", by(&["tcp://10.77.1.1:12000"])),
+        net.agent("m", reports()),
+    ];
+    host.lists(&["t", "u"]);
+    assert!(!host.text("/metrics").contains("interface=\"e1\""), "no group is joined there");
+    all.iter().for_each(|machine| net.ip(machine, "link set e1 multicast on"));
+    host.lists(&["m", "t", "u"]);
+    assert!(host.text("/metrics").contains("{interface=\"e1\",group=\"239.255.76.76\"} 1"));
 }

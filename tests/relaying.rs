@@ -152,6 +152,56 @@ fn what_leaves_is_what_came_but_for_age_hops_and_addresses() {
     }
 }
 
+/// Resident bytes of a process.
+fn memory(process: &Process) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.child.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+}
+
+/// One destination is away for long, and the reports are as long as they may be: the other one gets all of them,
+/// and what waits for the first is bounded.
+#[test]
+fn destination_that_is_away_costs_a_relay_little_memory() {
+    const REPORTS: u64 = 1_000;
+    let folder = tempfile::tempdir().unwrap();
+    let far = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+    far.set_read_timeout(Some(PATIENCE)).unwrap();
+    let away = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    let config = format!(
+        "[reports]\ngroup = \"239.255.76.76:0\"\ninterfaces = [\"lo\"]\n\
+         [relay]\nsend_to = [\"tcp://{away}\", \"udp://{}\"]\nevery = \"0s\"\n",
+        far.local_addr().unwrap()
+    );
+    let mut relay = Process::start(&folder, &config, &[]);
+    let port = report_port(&mut relay);
+    let names: Vec<_> = (0..250).map(|n| format!("{n:03}-{}", "x".repeat(220))).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let metrics = Metrics { values: vec![0.5; names.len()], names };
+    let sender = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+    let mut bytes = vec![0; 65_536];
+    let mut pass_on = |seq| {
+        let report = Report { seq, metrics: metrics.clone(), ..report("large", &[]) };
+        let frame = wire::encode(&[report], &Keyring::default()).unwrap();
+        sender.send_to(&frame, ("127.0.0.1", port)).unwrap();
+        far.recv(&mut bytes).expect("it went through")
+    };
+    (1..=100).for_each(|seq| assert!(pass_on(seq) > 55_000));
+    let before = memory(&relay);
+    (101..=REPORTS).for_each(|seq| assert!(pass_on(seq) > 55_000));
+    let after = memory(&relay);
+    eprintln!("{} MB, and {} MB when 50 MB more were relayed", before >> 20, after >> 20);
+    assert!(after < before + (16 << 20), "{before} and then {after} bytes");
+    assert_eq!(relay.end("-TERM"), Some(0));
+}
+
+/// The port at which a relay says that it hears.
+fn report_port(relay: &mut Process) -> u16 {
+    let hears = relay.until("hears ");
+    let group = hears.split("hears ").nth(1).unwrap().split(' ').next().unwrap();
+    group.rsplit(':').next().unwrap().parse().unwrap()
+}
+
 /// The program on loopback; its first key signs, so what came by another one leaves by that.
 #[test]
 fn relay_of_one_machine_changes_no_more_and_signs_by_its_first_key() {
@@ -167,10 +217,7 @@ fn relay_of_one_machine_changes_no_more_and_signs_by_its_first_key() {
         far.local_addr().unwrap()
     );
     let mut relay = Process::start(&folder, &config, &[]);
-    let hears = relay.until("hears ");
-    let group = hears.split("hears ").nth(1).unwrap().split(' ').next().unwrap();
-    let port: u16 = group.rsplit(':').next().unwrap().parse().unwrap();
-    let to = SocketAddr::from(([127, 0, 0, 1], port));
+    let to = SocketAddr::from(([127, 0, 0, 1], report_port(&mut relay)));
     let second = Keyring::new(vec![Key::new(2, b"fedcba9876543210").unwrap()]);
     let names = names(FROM_LOOPBACK);
     let begin = Instant::now();

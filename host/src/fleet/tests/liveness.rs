@@ -97,6 +97,7 @@ fn patience_with_a_newcomer_ends_with_its_history() {
     assert_eq!(rule.silence_ms(&Loss::default(), 1_000), 6_500);
 }
 
+/// O-C04: losses one by one, from the first report on.
 #[test]
 fn behind_ten_percent_loss_it_stays_from_the_start() {
     let mut lines: Vec<_> = (0..200).map(|seed| (Line::new(), single(seed, 10))).collect();

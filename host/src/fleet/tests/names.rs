@@ -30,6 +30,7 @@ fn both_report(
     found
 }
 
+/// O-C05: an agent that starts again begins at 1.
 #[test]
 fn a_restart_counts_at_once() {
     let mut fleet = fleet();
