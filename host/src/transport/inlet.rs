@@ -2,8 +2,9 @@
 //!
 //! A family has two sockets, one bound to its group and one to every address, so that what came by
 //! multicast is known, other groups on the port are not heard, and unicast still is: at loopback alone
-//! where that is the only interface. A group of one link (`ff02::…`) has a socket for each link. Memberships follow the interfaces; while those cannot be listed
-//! everything stays as it is. A socket that fails is opened again, and joins again ([`Ears`]).
+//! where that is the only interface. A group of one link (`ff02::…`) has a socket for each link.
+//! Memberships follow the interfaces; while those cannot be listed everything stays as it is. A socket
+//! that fails is opened again, and joins again ([`Ears`]).
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

@@ -14,7 +14,7 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::changes::Changes;
 use super::frames::Frames;
@@ -32,6 +32,8 @@ const ACKNOWLEDGE_LIMIT: Duration = Duration::from_secs(10);
 /// Pause before the second attempt; doubles up to [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Time after its first frame in which a host that does not want it closes a connection.
+const PROOF: Duration = Duration::from_secs(1);
 /// A connection that held so long was a good one: pauses begin anew.
 const HELD: Duration = PAUSE_MAX;
 /// Silence after which the kernel asks whether the other machine is still there, three times.
@@ -87,11 +89,15 @@ pub(super) async fn send_stream(to: &Destination, mut frames: Frames) {
     loop {
         let error = match connect(&mut names).await {
             Ok(stream) => {
-                if troubles.end("") {
-                    tracing::info!(%to, "connected again");
-                }
                 let since = Instant::now();
-                let Some(error) = feed(stream, &mut frames, &mut own).await else { return };
+                let proven = || {
+                    if troubles.end("") {
+                        tracing::info!(%to, "connected again");
+                    }
+                };
+                let Some(error) = feed(stream, &mut frames, &mut own, proven).await else {
+                    return;
+                };
                 // The network of this machine is another: that is no fault of the host's.
                 let has_moved = error.kind() == io::ErrorKind::AddrNotAvailable;
                 if since.elapsed() >= HELD || has_moved {
@@ -131,16 +137,28 @@ pub(super) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Writes frames until there are no more, or the connection breaks: why. Reads too, to notice at once
-/// that it did.
-async fn feed(mut stream: TcpStream, frames: &mut Frames, own: &mut Own) -> Option<io::Error> {
+/// that it did. Calls `proven` when a frame was taken and the connection has outlived it.
+async fn feed(
+    mut stream: TcpStream,
+    frames: &mut Frames,
+    own: &mut Own,
+    proven: impl FnOnce(),
+) -> Option<io::Error> {
     let from = stream.local_addr().map(|from| from.ip()).ok();
     let mut unasked = [0; 64];
+    let (mut proven, mut proof) = (Some(proven), None);
     loop {
+        let is_proof = async {
+            match proof {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             frame = frames.next() => {
                 let frame = frame?;
                 match timeout(WRITE_LIMIT, write(&mut stream, &frame)).await {
-                    Ok(Ok(())) => {}
+                    Ok(Ok(())) => proof = proof.or_else(|| proven.is_some().then(|| Instant::now() + PROOF)),
                     Ok(Err(error)) => return Some(error),
                     Err(_) => {
                         let what = "the other side does not read";
@@ -150,12 +168,18 @@ async fn feed(mut stream: TcpStream, frames: &mut Frames, own: &mut Own) -> Opti
             }
             read = stream.read(&mut unasked) => match read {
                 Ok(0) => {
-                    let what = "closed by the other side";
+                    let what = "closed by the other side, whose log says why";
                     return Some(io::Error::new(io::ErrorKind::ConnectionReset, what));
                 }
                 Ok(_) => {} // a host says nothing: whatever this is, it is no reason to stop
                 Err(error) => return Some(error),
             },
+            () = is_proof => {
+                proof = None;
+                if let Some(proven) = proven.take() {
+                    proven();
+                }
+            }
             () = own.changed() => if from.is_some_and(|from| !own.addresses.contains(&from)) {
                 let what = "this machine has its address no more";
                 return Some(io::Error::new(io::ErrorKind::AddrNotAvailable, what));
@@ -172,7 +196,14 @@ async fn write(stream: &mut TcpStream, frame: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpListener;
+    use tokio::time::interval;
+
+    use super::super::frames::Spread;
+    use super::super::log::Log;
     use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     #[test]
     fn pauses_double_to_the_longest_and_differ_from_agent_to_agent() {
@@ -187,5 +218,42 @@ mod tests {
             whole = (whole * 2).min(PAUSE_MAX);
         }
         assert_eq!(whole, PAUSE_MAX);
+    }
+
+    /// One that the host closes, because it does not want these reports, is not called good.
+    #[tokio::test]
+    async fn connection_is_called_good_when_it_has_outlived_a_frame() {
+        let (log, _guard) = Log::here();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = format!("tcp://{}", listener.local_addr().unwrap());
+        let to = Destination::parse(&to).expect("a destination");
+        let mut spread = Spread::new(1);
+        let frames = spread.subscribe();
+        let sending = tokio::spawn(async move { send_stream(&to, frames).await });
+        let taken = async || {
+            let (stream, _) = listener.accept().await.unwrap();
+            // One that was written to the connection before is lost.
+            loop {
+                spread.send(b"frame");
+                if timeout(Duration::from_millis(5), stream.readable()).await.is_ok() {
+                    return stream;
+                }
+            }
+        };
+        for _ in 0..3 {
+            drop(taken().await);
+        }
+        let _stream = taken().await;
+        let text = log.text();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains("WARN") && text.contains("no connection"), "{text}");
+        let (begin, mut looks) = (Instant::now(), interval(Duration::from_millis(5)));
+        while !log.text().contains("connected again") {
+            looks.tick().await;
+            assert!(begin.elapsed() < PATIENCE, "{}", log.text());
+        }
+        drop(spread);
+        sending.await.unwrap();
+        assert_eq!(log.text().lines().count(), 2, "{}", log.text());
     }
 }
