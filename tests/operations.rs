@@ -4,6 +4,7 @@
 mod generations;
 mod handover;
 mod refusing;
+mod uploads;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

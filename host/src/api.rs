@@ -2,10 +2,10 @@
 //!
 //! Handlers ask the pools, the fleet and the policies and translate; they decide nothing. [`body`]
 //! and [`decision`] are the JSON shapes, [`outcome`] reads what applications report, [`refusal`] shows
-//! whose reports are refused, [`policies`] shows policies and follows operators' wishes, [`shadow`]
-//! likewise for those in shadow, [`token`] knows who may have any, [`caller`] who may ask at all, [`error`] is the one place that knows
-//! status codes, [`mod@metrics`] what Prometheus reads. A request waits for its guest's deadlines at
-//! most.
+//! whose reports are refused, [`policies`] shows policies, [`wish`] follows operators' wishes of them, [`shadow`]
+//! does both for those in shadow, [`token`] knows who may have any, [`caller`] who may ask at all, [`error`] is the one place that knows
+//! status codes, [`mod@metrics`] what Prometheus reads. A request for a target waits for its
+//! guest's deadlines at most.
 
 mod body;
 mod caller;
@@ -20,6 +20,7 @@ mod refusal;
 mod schedule;
 mod shadow;
 mod token;
+mod wish;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -107,12 +108,9 @@ pub fn router(view: Arc<View>) -> Router {
         .route("/v1/refused", get(refused))
         .route("/v1/config", get(config_state))
         .route("/v1/policies", get(policies::all))
-        .route(
-            "/v1/policies/{name}",
-            get(policies::one).put(policies::upload).delete(policies::remove),
-        )
-        .route("/v1/policies/{name}/activate", post(policies::activate))
-        .route("/v1/policies/{name}/rollback", post(policies::roll_back))
+        .route("/v1/policies/{name}", get(policies::one).put(wish::upload).delete(wish::remove))
+        .route("/v1/policies/{name}/activate", post(wish::activate))
+        .route("/v1/policies/{name}/rollback", post(wish::roll_back))
         .route(
             "/v1/policies/{name}/shadow",
             get(shadow::get).post(shadow::begin).delete(shadow::end),

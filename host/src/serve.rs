@@ -39,6 +39,9 @@ pub use stream::Listener;
 /// Connections of one server at most, and one in so many files that the process may open.
 const CONNECTIONS_MAX: (u64, u64) = (10_000, 4);
 
+/// Time for a request's body and its answer, where nothing else is wanted.
+pub const ANSWER: Duration = Duration::from_secs(30);
+
 /// What clients may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -61,7 +64,7 @@ impl Default for Limits {
             connections: listen::room_for(most, one_in),
             head: Duration::from_secs(30),
             head_bytes: 64 << 10,
-            answer: Duration::from_secs(30),
+            answer: ANSWER,
             write: Duration::from_secs(10),
         }
     }

@@ -132,12 +132,6 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", "this host is stopping")
     }
 
-    pub(super) fn still_busy() -> Self {
-        let message = "the policies' thread is still busy with it";
-        Self::new(StatusCode::GATEWAY_TIMEOUT, "still_busy", message)
-            .hint("GET /v1/policies/NAME shows what becomes of it")
-    }
-
     pub(super) fn web_page() -> Self {
         let message = "web pages from elsewhere may change nothing here";
         Self::new(StatusCode::FORBIDDEN, "web_page", message)
@@ -220,6 +214,11 @@ impl From<WishError> for ApiError {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, "policy_refused", message)
                     .hint("nothing was changed; `loadline policy check FILE` shows each step")
             }
+            WishError::Overtaken(_) => Self::new(StatusCode::CONFLICT, "overtaken", message).hint(
+                "GET /v1/policies/NAME shows what serves; send it again if it is still wanted",
+            ),
+            WishError::Busy(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message)
+                .hint("GET /v1/policies shows which are `loading`"),
             WishError::NotSigned(_) => Self::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "not_signed",

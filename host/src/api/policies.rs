@@ -1,32 +1,18 @@
-//! `/v1/policies`: what is known of each policy, and what an operator may do with it.
-//!
-//! Who asks for a change needs the admin token, which is compared in constant time; without one in the
-//! configuration nobody may. A change is made by the policies' thread and answered when pools have it.
+//! `/v1/policies`: what is known of each policy.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::Json;
-use axum::body::{Body, to_bytes};
-use axum::extract::{RawQuery, State};
-use axum::http::HeaderMap;
-use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH};
+use axum::extract::State;
 use serde::Serialize;
-use tokio::sync::oneshot;
-use tokio::time::timeout;
 
 use super::pool::{Pool, PoolPolicy};
 use super::shadow::{self, Brief};
 use super::{ApiError, Name, View};
-use crate::config::is_policy_name;
 use crate::pick::pool;
-use crate::pick::supply::{Action, Event, Wish};
-use crate::policy::{Entry, Form, Generation, Kept, Kind, Origin, Step, Vouch};
-
-/// Carries an uploaded policy's signatures.
-const SIGNATURE: &str = "loadline-signature";
-/// What a change may take besides the compilation.
-const WISH_WAIT: Duration = Duration::from_secs(30);
+use crate::policy::library::{Fate, Uploaded};
+use crate::policy::{Entry, Kept, Kind, Origin, Step, Vouch};
 
 /// `GET /v1/policies`
 #[derive(Serialize)]
@@ -52,6 +38,8 @@ pub(super) struct Policy {
     refused: Option<Refused>,
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting: Option<Waiting>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upload: Option<Upload>,
     pools: Vec<Use>,
     /// Pools that it is tried in, or was.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -94,6 +82,17 @@ struct Waiting {
     file: String,
     generation: String,
     reason: String,
+    since_s: u64,
+}
+
+/// The last content that was sent, and what became of it.
+#[derive(Serialize)]
+struct Upload {
+    generation: String,
+    /// `compiling`, `used` or `refused`.
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
     since_s: u64,
 }
 
@@ -180,6 +179,7 @@ impl Policy {
             loading: entry.loading.map(|generation| generation.to_string()),
             refused,
             waiting,
+            upload: entry.uploaded.as_ref().map(Upload::of),
             pools,
             shadows,
         }
@@ -215,6 +215,19 @@ impl Version {
             steps: kept.steps.iter().map(Taken::of).collect(),
             generation,
         }
+    }
+}
+
+impl Upload {
+    fn of(uploaded: &Uploaded) -> Self {
+        let (state, reason) = match &uploaded.fate {
+            Fate::Compiling => ("compiling", None),
+            Fate::Used => ("used", None),
+            Fate::Refused(reason) => ("refused", Some(reason.clone())),
+        };
+        let (generation, since_s) =
+            (uploaded.generation.to_string(), seconds_since(uploaded.since));
+        Self { generation, state, reason, since_s }
     }
 }
 
@@ -261,117 +274,8 @@ pub(super) async fn one(
     shown(&view, &name)
 }
 
-fn shown(view: &View, name: &str) -> Result<Json<Policy>, ApiError> {
+pub(super) fn shown(view: &View, name: &str) -> Result<Json<Policy>, ApiError> {
     let board = Arc::clone(&view.board.lock());
     let (name, entry) = board.get_key_value(name).ok_or_else(|| ApiError::unknown_policy(name))?;
     Ok(Json(Policy::of(name, entry, view)))
-}
-
-/// `PUT /v1/policies/{name}`: the file's content is the body.
-pub(super) async fn upload(
-    State(view): State<Arc<View>>,
-    Name(name): Name,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Json<Policy>, ApiError> {
-    allowed(&view, &headers)?;
-    let most = view.rules.read().limits(&name).file_bytes;
-    // Before it is read: who waits for a word before sending it gets this one.
-    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    if length.is_some_and(|length: usize| length > most) {
-        return Err(ApiError::policy_too_long(most));
-    }
-    if !is_policy_name(&name) {
-        let what = format!("{name:?} is not a policy's name");
-        return Err(ApiError::bad_parameter(what, "letters, digits, '-', '_' and '.'"));
-    }
-    let body = to_bytes(body, most).await;
-    let body = body.map_err(|_| ApiError::policy_too_long(most))?;
-    let form = if std::str::from_utf8(&body).is_ok_and(|text| !text.contains('\0')) {
-        Form::Text
-    } else {
-        Form::Wasm
-    };
-    let signatures = signatures(&headers)?;
-    wish(&view, &name, Action::Upload { form, bytes: body.to_vec(), signatures }).await?;
-    shown(&view, &name)
-}
-
-/// The lines of a signature file, in one header or several.
-fn signatures(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
-    let lines = headers.get_all(SIGNATURE).iter().map(|line| line.to_str());
-    let lines: Vec<_> = lines.collect::<Result<_, _>>().map_err(|_| {
-        let hint = "a line of FILE.sig, as `loadline policy sign FILE` writes it";
-        ApiError::bad_parameter("the header loadline-signature is not text", hint)
-    })?;
-    Ok((!lines.is_empty()).then(|| lines.join("\n")))
-}
-
-/// `DELETE /v1/policies/{name}`
-pub(super) async fn remove(
-    State(view): State<Arc<View>>,
-    Name(name): Name,
-    headers: HeaderMap,
-) -> Result<Json<Policy>, ApiError> {
-    allowed(&view, &headers)?;
-    wish(&view, &name, Action::Delete).await?;
-    shown(&view, &name)
-}
-
-/// `POST /v1/policies/{name}/activate?generation=`; without one: what is in shadow is promoted.
-pub(super) async fn activate(
-    State(view): State<Arc<View>>,
-    Name(name): Name,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-) -> Result<Json<Policy>, ApiError> {
-    allowed(&view, &headers)?;
-    let query = query.unwrap_or_default();
-    if query.is_empty() && !shadow::briefs(&view, &name).is_empty() {
-        wish(&view, &name, Action::Promote).await?;
-        return shown(&view, &name);
-    }
-    let generation = query.strip_prefix("generation=").unwrap_or_default();
-    if generation.is_empty() || !generation.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        let hint = "generation= takes the beginning of one that GET /v1/policies/NAME lists";
-        return Err(ApiError::bad_parameter("which generation?", hint));
-    }
-    wish(&view, &name, Action::Activate(generation.to_ascii_lowercase())).await?;
-    shown(&view, &name)
-}
-
-/// `POST /v1/policies/{name}/rollback`
-pub(super) async fn roll_back(
-    State(view): State<Arc<View>>,
-    Name(name): Name,
-    headers: HeaderMap,
-) -> Result<Json<Policy>, ApiError> {
-    allowed(&view, &headers)?;
-    wish(&view, &name, Action::Activate(String::new())).await?;
-    shown(&view, &name)
-}
-
-pub(super) async fn wish(
-    view: &View,
-    name: &str,
-    action: Action,
-) -> Result<Option<Generation>, ApiError> {
-    let (done, followed) = oneshot::channel();
-    let wish = Wish { name: name.to_owned(), action, done };
-    view.supply.lock().send(Event::Wish(wish)).map_err(|_| ApiError::stopping())?;
-    let longest = view.rules.read().limits(name).load + WISH_WAIT;
-    match timeout(longest, followed).await {
-        Ok(Ok(outcome)) => Ok(outcome?),
-        Ok(Err(_)) => Err(ApiError::stopping()),
-        Err(_) => Err(ApiError::still_busy()),
-    }
-}
-
-/// Whether this request may change something.
-pub(super) fn allowed(view: &View, headers: &HeaderMap) -> Result<(), ApiError> {
-    let admin = view.admin.read();
-    let Some(token) = &*admin else { return Err(ApiError::admin_off()) };
-    let given =
-        headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    given.filter(|given| token.is(given)).map(drop).ok_or_else(ApiError::unauthorised)
 }

@@ -9,10 +9,11 @@ use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{RawQuery, State};
 use axum::http::HeaderMap;
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
 use super::body::finite;
-use super::policies::{allowed, wish};
+use super::wish::{Patience, allowed, answer, wish};
 use super::{ApiError, Name, View};
 use crate::config::{PROMOTE_P99, PromoteConfig};
 use crate::pick::shadow::{
@@ -392,8 +393,9 @@ pub(super) async fn begin(
     Name(name): Name,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Vec<Run>>, ApiError> {
+) -> Result<Response, ApiError> {
     allowed(&view, &headers)?;
+    let patience = Patience::of(&headers);
     let body = body.map_err(|error| ApiError::bad_parameter(error.to_string(), BODY_HINT))?;
     let wanted: Wanted = if body.trim_ascii().is_empty() {
         Wanted::default()
@@ -407,8 +409,8 @@ pub(super) async fn begin(
     }
     let promote = promote.map(Bounds::checked).transpose()?;
     let action = Action::Shadow(ShadowWish { pool, generation, share, promote });
-    wish(&view, &name, action).await?;
-    shown(&view, &name)
+    let followed = wish(&view, &name, action, patience).await?;
+    answer(followed, format!("/v1/policies/{name}/shadow"), || shown(&view, &name))
 }
 
 /// `DELETE /v1/policies/{name}/shadow?pool=`
@@ -417,14 +419,15 @@ pub(super) async fn end(
     Name(name): Name,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
-) -> Result<Json<Vec<Run>>, ApiError> {
+) -> Result<Response, ApiError> {
     allowed(&view, &headers)?;
+    let patience = Patience::of(&headers);
     let query = query.unwrap_or_default();
     let pool = match query.split_once('=') {
         None if query.is_empty() => None,
         Some(("pool", pool)) => Some(super::body::decode(pool)?),
         _ => return Err(ApiError::bad_parameter(query, "known is pool=")),
     };
-    wish(&view, &name, Action::EndShadow(pool)).await?;
-    shown(&view, &name)
+    let followed = wish(&view, &name, Action::EndShadow(pool), patience).await?;
+    answer(followed, format!("/v1/policies/{name}/shadow"), || shown(&view, &name))
 }

@@ -13,6 +13,7 @@ mod coming;
 mod plans;
 mod seat;
 mod shadows;
+mod uploads;
 mod wishes;
 
 use std::collections::BTreeMap;
@@ -39,6 +40,7 @@ use plans::Plan;
 use seat::Seat;
 use shadows::Place;
 pub use shadows::ShadowWish;
+use uploads::Upload;
 pub use wishes::{Action, Wish};
 
 /// What the supply is told.
@@ -99,6 +101,8 @@ pub struct Supply {
     watch: Watch,
     /// The configuration that is taken when its files are compiled.
     coming: Option<Coming>,
+    /// What operators sent and is not compiled yet.
+    uploads: Vec<Upload>,
     served: Vec<Served>,
     pools: Arc<Pools>,
     scorers: Arc<Scorers>,
@@ -148,6 +152,7 @@ impl Supply {
             folder,
             watch,
             coming: None,
+            uploads: Vec::new(),
             served,
             pools,
             scorers,
@@ -196,7 +201,7 @@ impl Supply {
             // What a coming configuration may bring back is not given up.
             let removed = self.library.due().filter(|_| self.coming.is_none());
             let due = seats.filter_map(Seat::due).chain(removed).chain(self.next_entry());
-            let due = due.chain(self.library.collect_due());
+            let due = due.chain(self.library.collect_due()).chain(self.uploads_due());
             let due = due.fold(pace.due(), Instant::min);
             match self.events.1.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Event::Look(hint)) => pace.note(hint, Instant::now()),
@@ -210,6 +215,7 @@ impl Supply {
                     return self.end_shadows();
                 }
             }
+            self.collect_uploads();
             if let Some(file) = self.library.collect() {
                 self.supply();
                 self.came(&file);

@@ -11,6 +11,7 @@ mod beside;
 mod entry;
 mod look;
 mod names;
+mod offer;
 mod rules;
 mod wish;
 
@@ -28,6 +29,7 @@ use crate::config::SignatureMode;
 pub use entry::{Entry, Kept, Origin, Refused, Waiting};
 use names::Nameless;
 pub(crate) use names::is_of_policy;
+pub use offer::{Fate, Offer, Uploaded};
 pub use rules::Rules;
 pub use wish::WishError;
 

@@ -10,6 +10,9 @@ use super::{Served, ShadowWish, Supply};
 use crate::policy::library::Kept;
 use crate::policy::{Form, Generation, Kind, Steps, WishError};
 
+/// What became of a wish: the generation that serves by it, where one does.
+pub(super) type Outcome = Result<Option<Generation>, WishError>;
+
 /// What an operator wants, and who waits for it.
 #[derive(Debug)]
 pub struct Wish {
@@ -18,7 +21,7 @@ pub struct Wish {
     /// What to do with it.
     pub action: Action,
     /// Told when pools have what they want now, or why they cannot.
-    pub done: oneshot::Sender<Result<Option<Generation>, WishError>>,
+    pub done: oneshot::Sender<Outcome>,
 }
 
 /// What an operator can do with a policy.
@@ -50,11 +53,9 @@ impl Supply {
     pub(super) fn follow(&mut self, wish: Wish) {
         let Wish { name, action, done } = wish;
         let outcome = match action {
-            Action::Upload { form, bytes, signatures } => self
-                .library
-                .offered(&name, form, &bytes, signatures.as_deref())
-                .and_then(|kept| self.try_and_use(&name, kept))
-                .map(Some),
+            Action::Upload { form, bytes, signatures } => {
+                return self.begin_upload(&name, (form, bytes, signatures), done);
+            }
             Action::Activate(generation) => self
                 .library
                 .kept(&name, &generation)
@@ -73,6 +74,7 @@ impl Supply {
             }
         };
         if outcome.is_ok() {
+            self.overtake(&name);
             self.wished(&name);
         }
         self.answer(&name, outcome, done);
@@ -99,12 +101,7 @@ impl Supply {
     }
 
     /// Tells who asked what became of it.
-    fn answer(
-        &self,
-        name: &str,
-        outcome: Result<Option<Generation>, WishError>,
-        done: oneshot::Sender<Result<Option<Generation>, WishError>>,
-    ) {
+    pub(super) fn answer(&self, name: &str, outcome: Outcome, done: oneshot::Sender<Outcome>) {
         match &outcome {
             Ok(generation) => {
                 let generation = generation.map(|generation| generation.to_string());

@@ -24,6 +24,13 @@ pub(super) struct Compiling {
     loading: Loading,
 }
 
+impl Compiling {
+    /// What is compiled, if it is of this name.
+    pub(super) fn of(&self, name: &str) -> Option<Generation> {
+        (*self.name == *name).then_some(self.file.generation)
+    }
+}
+
 impl Library {
     /// From now on a look at the folder waits for no compilation: `wake` is called when there is something
     /// to [`collect`](Self::collect).

@@ -10,6 +10,7 @@ use std::time::Instant;
 use super::super::module::{Form, Generation, Module};
 use super::super::signature::Vouch;
 use super::super::steps::{Step, Steps};
+use super::offer::Uploaded;
 
 /// Generations of a name that are kept, the one in use included.
 pub(super) const KEPT_MAX: usize = 5;
@@ -89,6 +90,8 @@ pub struct Entry {
     pub refused: Option<Refused>,
     /// The file that waits for its signature.
     pub waiting: Option<Waiting>,
+    /// The last upload, and what became of it.
+    pub uploaded: Option<Uploaded>,
 }
 
 impl Entry {

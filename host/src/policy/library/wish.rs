@@ -1,4 +1,4 @@
-//! What an operator asks of the library: a generation is found or compiled, then, when who asked has seen it
+//! What an operator asks of the library: a generation is found (or was compiled, see `offer.rs`), then, when who asked has seen it
 //! start, written into the folder and used, so that a restart finds the same. A policy and its signatures are two files: the signatures of the old and the new content stand
 //! there together while the policy itself is exchanged, so that whatever is found in between is vouched for.
 
@@ -10,8 +10,7 @@ use std::time::Instant;
 
 use super::super::builtin::built_in;
 use super::super::module::{Form, Generation};
-use super::super::signature::{Vouch, beside, for_content, read_beside};
-use super::super::steps::Steps;
+use super::super::signature::{Vouch, beside, read_beside};
 use super::{Kept, Library, Origin};
 use crate::config::SignatureMode;
 
@@ -24,6 +23,12 @@ pub enum WishError {
     /// Not a good policy; nothing was written.
     #[error("{0}")]
     Refused(String),
+    /// Another wish for the same name came while it was compiled.
+    #[error("another wish for {0} came while this file was compiled: it is not used")]
+    Overtaken(String),
+    /// Too much of this is being done.
+    #[error("{0}")]
+    Busy(String),
     /// Nobody vouches for it, and somebody must; nothing was written.
     #[error("{0}")]
     NotSigned(String),
@@ -47,28 +52,6 @@ pub enum WishError {
 }
 
 impl Library {
-    /// A generation of a name from a file's content, with its signatures if there are any; nothing is
-    /// written or used yet, see [`use_now`](Self::use_now).
-    ///
-    /// # Errors
-    /// It is not good.
-    pub fn offered(
-        &mut self,
-        name: &str,
-        form: Form,
-        bytes: &[u8],
-        signatures: Option<&str>,
-    ) -> Result<Kept, WishError> {
-        let (name, steps): (Arc<str>, _) = (Arc::from(name), Steps::default());
-        let generation = Generation::of(bytes);
-        let signatures = signatures.map(|text| for_content(text, generation)).transpose();
-        let signatures = signatures.map_err(WishError::NotSigned)?;
-        let vouch = self.vouch(generation, signatures.as_deref())?;
-        let compiled = self.compile(&name, form, bytes, &steps);
-        let kept = compiled.map_err(|error| WishError::Refused(error.to_string()))?;
-        Ok(Kept { signatures, vouch, ..kept })
-    }
-
     /// A generation that is kept, the previous one if `generation` is empty, to be used again.
     ///
     /// # Errors
@@ -109,7 +92,11 @@ impl Library {
         self.vouched(Kept { content, ..kept })
     }
 
-    fn vouched(&self, kept: Kept) -> Result<Kept, WishError> {
+    /// The same with who vouches for it now.
+    ///
+    /// # Errors
+    /// Nobody does any more, and somebody must.
+    pub fn vouched(&self, kept: Kept) -> Result<Kept, WishError> {
         let vouch = match &kept.content {
             Some(_) => self.vouch(kept.generation(), kept.signatures.as_deref())?,
             None => Vouch::BuiltIn,
@@ -139,7 +126,11 @@ impl Library {
 
     /// Who vouches for a content; an error where somebody must and nobody does, or where signatures that
     /// are given are wrong.
-    fn vouch(&self, content: Generation, signatures: Option<&str>) -> Result<Vouch, WishError> {
+    pub(super) fn vouch(
+        &self,
+        content: Generation,
+        signatures: Option<&str>,
+    ) -> Result<Vouch, WishError> {
         let vouch = self.rules.trust.judge(content, signatures);
         let is_required = self.rules.trust.mode() == SignatureMode::Require;
         match vouch.trouble() {
