@@ -141,13 +141,42 @@ fn check_prints_every_step_and_stops_at_the_first_that_fails() {
     bad(folder.path(), &["check", "wasi.wasm"], 1, "wasi = \"trap\"");
     good(folder.path(), &["check", "wasi.wasm", "--wasi-trap"]);
     bad(folder.path(), &["check", "notes.txt"], 1, "NAME.wasm or NAME.formula");
-    bad(folder.path(), &["check", "gone.wasm"], 1, "cannot be read");
+    bad(folder.path(), &["check", "gone.wasm"], 1, "there is no such file");
     bad(
         folder.path(),
         &["check", "p2c.wasm", "--settings", "{\"x\":1}"],
         1,
         "refuses its settings",
     );
+}
+
+/// Who has no good file is told how to get one, by every command.
+#[test]
+fn files_and_keys_that_are_not_there_or_have_no_good_name_are_told_with_what_to_do() {
+    let folder = with_files(&[
+        ("my_policy.wasm", &built_in("p2c")),
+        ("my policy.wasm", &built_in("p2c")),
+        ("loops.wasm", &strategy("(func $leave (param i32 i32) (loop (br 0)))")),
+    ]);
+    good(folder.path(), &["keygen", "ops.key"]);
+    let public = folder.path().join("ops.key");
+    let sign = |file: &'static str| ["sign", file, "--key", public.to_str().unwrap()];
+    for (file, words) in [
+        ("my-policy.wasm", "cargo writes _ for -, did you mean my_policy.wasm?"),
+        ("other.wasm", "writes target/wasm32-unknown-unknown/release/NAME.wasm"),
+        ("other.formula", "write an expression such as cpu * 0.7"),
+        ("my policy.wasm", "pools cannot name it: rename it to NAME.wasm"),
+    ] {
+        for command in ["check", "run", "bench"] {
+            bad(folder.path(), &[command, file], 1, words);
+        }
+        bad(folder.path(), &sign(file), 1, words);
+    }
+    bad(folder.path(), &["inspect", "my-policy.wasm"], 1, "did you mean my_policy.wasm?");
+    bad(folder.path(), &["sign", "my_policy.wasm", "--key", "none"], 1, "keygen none makes one");
+    bad(folder.path(), &["keygen", "no/such/ops.key"], 64, "make the folder no/such first");
+    let limit = "leave took longer than 50ms (host.limits.batch)";
+    bad(folder.path(), &["check", "loops.wasm"], 1, limit);
 }
 
 /// What a host's configuration allows a policy, it allows here.

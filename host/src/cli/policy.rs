@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Failure;
-use crate::config::{Origin, Wasi};
+use crate::config::{Origin, Wasi, is_policy_name};
 use crate::policy::module::read_file;
 use crate::policy::steps::Steps;
 use crate::policy::{Form, Limits, Module, PolicyEngine, Rules};
@@ -115,7 +115,7 @@ impl Subject {
 
     fn read(&self, engine: &PolicyEngine, steps: &Steps) -> Result<(Form, Vec<u8>), String> {
         let form = form(&self.file)?;
-        let bytes = steps.run("read", || read_file(&self.file, engine.limits.file_bytes))?;
+        let bytes = steps.run("read", || content(&self.file, engine.limits.file_bytes))?;
         Ok((form, bytes))
     }
 
@@ -130,6 +130,38 @@ pub(super) fn engine(limits: Limits) -> Result<PolicyEngine, Failure> {
     PolicyEngine::new(Limits { compile_last: false, ..limits }).map_err(super::other)
 }
 
+/// How a policy file is written, by a name that pools can say.
 fn form(file: &Path) -> Result<Form, String> {
-    Form::of(file).ok_or_else(|| "a policy file is named NAME.wasm or NAME.formula".to_owned())
+    let form = Form::of(file).ok_or("a policy file is named NAME.wasm or NAME.formula")?;
+    let stem = file.file_stem().and_then(|stem| stem.to_str());
+    if stem.is_none_or(|stem| !is_policy_name(stem)) {
+        let what = "pools cannot name it: rename it to NAME";
+        let of = "NAME of ASCII letters, digits, '-', '_' and inner '.'";
+        return Err(format!("{what}.{}, {of}", form.ending()));
+    }
+    Ok(form)
+}
+
+/// The content of a policy file; where there is none, what to do.
+fn content(file: &Path, max: usize) -> Result<Vec<u8>, String> {
+    read_file(file, max).map_err(|error| match missing(file) {
+        Some(hint) => format!("there is no such file: {hint}"),
+        None => error,
+    })
+}
+
+/// What the author of a file that is not there may have meant.
+fn missing(file: &Path) -> Option<String> {
+    const BUILD: &str = "cargo build --release --target wasm32-unknown-unknown";
+    if file.symlink_metadata().is_ok() {
+        return None;
+    }
+    let built = file.with_file_name(file.file_name()?.to_string_lossy().replace('-', "_"));
+    if built.is_file() {
+        return Some(format!("cargo writes _ for -, did you mean {}?", built.display()));
+    }
+    Some(match Form::of(file)? {
+        Form::Wasm => format!("{BUILD} writes target/wasm32-unknown-unknown/release/NAME.wasm"),
+        Form::Text => "write an expression such as cpu * 0.7 + memory * 0.3 into it".to_owned(),
+    })
 }

@@ -212,7 +212,7 @@ impl FormulaGuest {
     pub fn start_in_steps(start: Start<'_>) -> Result<Self, StartError> {
         let Start { engine, name, module, settings, steps } = start;
         let mut room = Room::new(engine, name);
-        let budget = Budget::new(engine.limits.configure);
+        let budget = Budget::configure(&engine.limits);
         let (world, description) = steps.run("start", || {
             let Pre::Formula(pre) = &module.pre else {
                 return Err(wrong_kind(name, module, Kind::Formula));
@@ -332,7 +332,7 @@ impl StrategyGuest {
     pub fn start_in_steps(start: Start<'_>, seed: u64) -> Result<Self, StartError> {
         let Start { engine, name, module, settings, steps } = start;
         let mut room = Room::new(engine, name);
-        let budget = Budget::new(engine.limits.configure);
+        let budget = Budget::configure(&engine.limits);
         let (world, description) = steps.run("start", || {
             let Pre::Strategy(pre) = &module.pre else {
                 return Err(wrong_kind(name, module, Kind::Strategy));

@@ -44,15 +44,19 @@ pub enum CallError {
         reason: String,
     },
     /// The guest was still running at its deadline.
-    #[error("{call} took longer than {budget:?}")]
+    #[error("{call} took longer than {budget:?} (host.limits.{limit})")]
     Deadline {
         /// The contract's function.
         call: &'static str,
         /// What it had.
         budget: Duration,
+        /// The key that says so.
+        limit: &'static str,
     },
     /// The guest wanted more memory than it may have.
-    #[error("{call} needed more than the {max} bytes of memory a guest may have")]
+    #[error(
+        "{call} needed more than the {max} bytes of memory a guest may have (host.limits.memory)"
+    )]
     Memory {
         /// The contract's function.
         call: &'static str,
@@ -177,7 +181,7 @@ impl State {
     fn at_deadline(&mut self) -> UpdateDeadline {
         // Without a clock every thread counts as running.
         let cpu = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from);
-        let Budget { time, ticks } = self.budget;
+        let Budget { time, ticks, .. } = self.budget;
         let Some(watch) = &mut self.watch else {
             let rest = ticks - 1;
             self.watch = Some(Watch { cpu: cpu.unwrap_or_default(), ticks: rest });
@@ -230,11 +234,18 @@ pub(super) struct Room {
 pub(super) struct Budget {
     time: Duration,
     ticks: u64,
+    /// The key of `host.limits` that says so.
+    limit: &'static str,
 }
 
 impl Budget {
-    pub(super) fn new(time: Duration) -> Self {
-        Self { time, ticks: ticks(time) }
+    fn new(time: Duration, limit: &'static str) -> Self {
+        Self { time, ticks: ticks(time), limit }
+    }
+
+    /// For what a guest does once, at its start.
+    pub(super) fn configure(limits: &Limits) -> Self {
+        Self::new(limits.configure, "configure")
     }
 }
 
@@ -242,7 +253,7 @@ impl Room {
     pub(super) fn new(engine: &PolicyEngine, name: &Arc<str>) -> Self {
         let state = State {
             name: Arc::clone(name),
-            budget: Budget::new(engine.limits.configure),
+            budget: Budget::configure(&engine.limits),
             watch: None,
             memory_bytes_max: engine.limits.memory_bytes,
             memory_bytes: 0,
@@ -258,7 +269,7 @@ impl Room {
         store.limiter(|state| state);
         store.epoch_deadline_callback(|mut store| Ok(store.data_mut().at_deadline()));
         let Limits { pick, batch, .. } = engine.limits;
-        let (pick, batch) = (Budget::new(pick), Budget::new(batch));
+        let (pick, batch) = (Budget::new(pick, "pick"), Budget::new(batch, "batch"));
         Self { store, engine: engine.clone(), pick, batch, failed: false }
     }
 
@@ -284,7 +295,10 @@ impl Room {
                 return CallError::Memory { call, max };
             }
             match error.downcast_ref::<Trap>() {
-                Some(Trap::Interrupt) => CallError::Deadline { call, budget: budget.time },
+                Some(Trap::Interrupt) => {
+                    let Budget { time, limit, .. } = budget;
+                    CallError::Deadline { call, budget: time, limit }
+                }
                 Some(trap) => CallError::Trap { call, reason: trap.to_string() },
                 None => CallError::Trap { call, reason: printable(&format!("{error:#}")) },
             }

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{Failure, Subject};
 use crate::config::Origin;
 use crate::policy::inspect::Inspection;
-use crate::policy::module::read_file;
+
 use crate::policy::schema::Setting;
 use crate::policy::steps::Steps;
 use crate::policy::{FormulaGuest, Kind, PolicyEngine, StrategyGuest};
@@ -38,7 +38,7 @@ struct Own {
 pub(super) fn inspect(arguments: &Arguments, origin: &Origin) -> Result<String, Failure> {
     let subject = &arguments.subject;
     let engine = subject.engine(origin)?;
-    let bytes = read_file(&subject.file, engine.limits.file_bytes)
+    let bytes = super::content(&subject.file, engine.limits.file_bytes)
         .map_err(|reason| subject.failed(&reason))?;
     let found = Inspection::of(&bytes);
     let own = own(&engine, subject);
@@ -101,11 +101,12 @@ fn as_text(subject: &Subject, found: &Inspection, own: &Result<Own, String>) -> 
     line("generation", &found.generation);
     line("size", &format!("{} bytes, {} of them code", found.size, found.code_size));
     line("sdk", found.sdk.as_deref().unwrap_or("not named"));
-    line("made by", &found.producers.join(", "));
-    line(
-        "imports",
-        &if found.imports.is_empty() { "none".to_owned() } else { found.imports.join(", ") },
-    );
+    let list = |of: &[String], none: &str| match of {
+        [] => none.to_owned(),
+        of => of.join(", "),
+    };
+    line("made by", &list(&found.producers, "not named"));
+    line("imports", &list(&found.imports, "none"));
     let interfaces: std::collections::BTreeSet<_> =
         found.exports.iter().filter_map(|name| Some(name.split_once('#')?.0)).collect();
     let exports: Vec<_> = if interfaces.is_empty() {
@@ -113,7 +114,8 @@ fn as_text(subject: &Subject, found: &Inspection, own: &Result<Own, String>) -> 
     } else {
         interfaces.into_iter().collect()
     };
-    line("exports", &exports.join(", "));
+    let exports: Vec<_> = exports.into_iter().map(str::to_owned).collect();
+    line("exports", &list(&exports, "none"));
     if let Some(broken) = &found.broken {
         line("broken", broken);
     }

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 
 use super::{Failure, form};
 use crate::config::{Origin, PublicKey, SignatureMode, SignaturesConfig};
-use crate::policy::module::read_file;
 use crate::policy::signature::{SecretKey, beside, read_beside};
 use crate::policy::{Generation, Limits, Trust, Vouch};
 use crate::watch::read;
@@ -51,6 +50,10 @@ pub(super) fn keygen(arguments: &Keygen) -> Result<String, Failure> {
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
             Failure::Usage(format!("{} is there already: name another file", path.display()))
+        }
+        std::io::ErrorKind::NotFound => {
+            let folder = path.parent().unwrap_or(Path::new(".")).display();
+            Failure::Usage(format!("{}: make the folder {folder} first", path.display()))
         }
         _ => Failure::Other(format!("{}: {error}", path.display())),
     };
@@ -122,7 +125,7 @@ fn line(text: &mut String, line: &str) {
 /// What a file holds, if a host would take it for a policy.
 fn content(file: &Path) -> Result<Generation, String> {
     form(file)?;
-    Ok(Generation::of(&read_file(file, Limits::default().file_bytes)?))
+    Ok(Generation::of(&super::content(file, Limits::default().file_bytes)?))
 }
 
 fn secret(path: &Path) -> Result<SecretKey, Failure> {
@@ -132,7 +135,13 @@ fn secret(path: &Path) -> Result<SecretKey, Failure> {
         let path = path.display();
         crate::telemetry::tell(&format!("warning: {path} is open to others: chmod 600 {path}"));
     }
-    let text = read(path, SECRET_BYTES_MAX).map_err(|why| failed(why.to_string()))?;
+    let text = read(path, SECRET_BYTES_MAX).map_err(|why| match path.exists() {
+        true => failed(why.to_string()),
+        false => failed(format!(
+            "there is no such key: loadline policy keygen {} makes one",
+            path.display()
+        )),
+    })?;
     let key = std::str::from_utf8(&text).ok().and_then(SecretKey::parse);
     key.ok_or_else(|| failed("not a secret key of `loadline policy keygen`".to_owned()))
 }
