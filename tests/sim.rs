@@ -43,9 +43,16 @@ fn every_built_in_scenario_runs() {
     let folder = tempfile::tempdir().unwrap();
     let list = good(folder.path(), &["--list"]);
     let names: Vec<_> = list.lines().filter_map(|line| line.split_whitespace().next()).collect();
-    assert!(names.len() >= 11 && names.contains(&"stale"), "{list}");
+    assert!(names.len() >= 16 && names.contains(&"stale"), "{list}");
     for name in names {
-        let text = good(folder.path(), &[name, "--requests", "500", "--seeds", "1"]);
+        // Incidents, shortened, are within.
+        let mut short = vec![name, "--requests", "500", "--seeds", "1"];
+        if ["slow-down", "crash"].contains(&name) {
+            short.extend(["--set", "incident=[10, 20]"]);
+        }
+        let text = good(folder.path(), &short);
+        let has_incident = short.len() > 5;
+        assert_eq!(text.contains(" its queue "), has_incident, "{text}");
         assert!(text.contains("balanced") && text.contains("ns/request"), "{text}");
     }
 }

@@ -42,6 +42,16 @@ pub(crate) enum Goal {
     Ratio(f64),
 }
 
+impl std::fmt::Display for Goal {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Above(ns) if ns.is_infinite() => Ok(()),
+            Self::Above(ns) => write!(formatter, "   at most {ns} above"),
+            Self::Ratio(times) => write!(formatter, "   at most {times} times"),
+        }
+    }
+}
+
 /// Runs both in turns; prints a line; whether the median of the turns, divided among `per` items, is
 /// within the goal.
 pub(crate) fn compare(
@@ -69,8 +79,9 @@ pub(crate) fn compare(
         Goal::Ratio(times) => ratio <= *times,
     });
     let verdict = if good { "" } else { "   MISSED" };
+    let goals: String = goals.iter().map(ToString::to_string).collect();
     println!(
-        "{name:<42}{:>10.1}{:>11.1}{above:>8.1}{ratio:>7.1}{verdict}",
+        "{name:<42}{:>10.1}{:>11.1}{above:>8.1}{ratio:>7.2}{goals}{verdict}",
         best(|turn| turn.0),
         best(|turn| turn.1),
     );

@@ -50,7 +50,7 @@ pub struct Figures {
     pub evenness: f64,
     /// Share of the requests whose key went elsewhere the last time; NaN without keys.
     pub moved: f64,
-    /// Share of the requests that failed.
+    /// Share of the requests that failed; NaN where none can.
     pub failed: f64,
     /// After an incident, as are the next ones: units until the server has less than 0.4 of its fair
     /// share, over five units; NaN: never.
@@ -149,7 +149,10 @@ impl Single {
             evenness: outcome.evenness,
             herd_share: outcome.herd_share,
             moved: outcome.moved,
-            failed: failed / (failed + outcome.responses.count() as f64),
+            failed: match setup.failures > 0.0 {
+                true => failed / (failed + outcome.responses.count() as f64),
+                false => f64::NAN,
+            },
             unstable: unstable(setup, outcome),
         }
     }

@@ -32,6 +32,10 @@ const BUILT_IN: &[(&str, &str)] = scenarios![
     "loss",
     "bursts",
     "step",
+    "slow-down",
+    "crash",
+    "failing",
+    "keys",
     "antagonist",
     "processor-sharing",
 ];

@@ -255,6 +255,8 @@ fn meaning(key: &str) -> String {
         "every" => "service times between two reports of a server",
         "delay" => "service times from a report's capture to its arrival",
         "loss" => "share of reports that a host misses",
+        "failures" => "share of its requests that the first server fails",
+        "key_skew" => "the n-th key comes 1 / n to this power as often as the first",
         "utilisation" => "arriving work over what all servers can do",
         _ => return key.to_owned(),
     };

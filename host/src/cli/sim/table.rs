@@ -198,6 +198,7 @@ fn digits(value: f64, significant: usize) -> String {
     if !value.is_finite() {
         return NOTHING.to_owned();
     }
+    let value = value + 0.0; // no minus before a zero
     let before = |decimals| format!("{:.decimals$}", value.abs()).find('.').unwrap_or(1);
     format!("{value:.*}", significant.saturating_sub(before(significant - 1)))
 }
@@ -254,6 +255,8 @@ mod tests {
             (21.84, "21.8"),
             (218.4, "218"),
             (21_840.0, "21840"),
+            (-0.0, "0.00"),
+            (-9.53, "-9.53"),
             (f64::NAN, "-"),
         ] {
             assert_eq!(digits(value, 3), text);
