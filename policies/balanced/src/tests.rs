@@ -1,7 +1,7 @@
 //! What `balanced` promises, on farms small enough to follow by hand. The figures that matter come
 //! from the simulator.
 
-use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
+use loadline_sdk::testing::{StrategyHost, check_answers, check_ties, share_of_failing};
 
 use super::*;
 
@@ -258,4 +258,9 @@ fn after_a_pause_a_large_pool_is_found_free_at_once() {
 fn fast_failures_attract_nothing() {
     let share = share_of_failing::<Balanced>("{}");
     assert!(share < 0.5, "{share}");
+}
+
+#[test]
+fn equals_have_equal_shares() {
+    check_ties::<Balanced>("{}");
 }

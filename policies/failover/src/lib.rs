@@ -89,18 +89,18 @@ impl Strategy for Failover {
         self.active.retain(|slot| !slots.contains(slot));
     }
 
-    fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
+    fn pick(&mut self, fleet: &Fleet, _request: &Request) -> Option<Slot> {
         if self.is_stale {
             self.appoint();
         }
         let has_room = |target: &Target| self.has_room(fleet, target);
         let offered = |slot: &Slot| fleet.offered(*slot);
-        let active = emptiest(fleet, turned(&self.active, request.draws().0).filter_map(offered));
+        let active = emptiest(fleet, self.active.iter().filter_map(offered));
         let in_rank = || self.ranking.iter().filter_map(|rank| offered(&rank.2)).find(has_room);
-        let chosen = active.filter(has_room).or_else(in_rank).or_else(|| {
-            let all = fleet.eligible().from_random(request.draws().0);
-            emptiest(fleet, all.filter_map(|known| fleet.get(known.slot)))
-        })?;
+        let chosen = active
+            .filter(has_room)
+            .or_else(in_rank)
+            .or_else(|| emptiest(fleet, fleet.all_offered()))?;
         Some(chosen.slot)
     }
 
@@ -152,22 +152,21 @@ impl Failover {
     }
 }
 
-/// All of them, from a random one on and round.
-fn turned(slots: &[Slot], draw: u32) -> impl Iterator<Item = &Slot> {
-    let (before, rest) = slots.split_at(draw as usize % slots.len().max(1));
-    rest.iter().chain(before)
-}
-
-/// The first of those that hold the least for what they can take.
+/// Any one of those that hold the least for what they can take.
 fn emptiest(fleet: &Fleet, targets: impl Iterator<Item = Target>) -> Option<Target> {
-    targets.min_by(|a, b| fleet.fullness(a).total_cmp(&fleet.fullness(b)))
+    targets.min_by(|a, b| {
+        let toss = || fleet.toss(a.slot).cmp(&fleet.toss(b.slot));
+        fleet.fullness(a).total_cmp(&fleet.fullness(b)).then_with(toss)
+    })
 }
 
 export_strategy!(Failover);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
+    use loadline_sdk::testing::{
+        StrategyHost, check_answers, check_best_ties, check_ties, share_of_failing,
+    };
 
     use super::*;
 
@@ -309,5 +308,11 @@ mod tests {
     fn fast_failures_attract_nothing() {
         let share = share_of_failing::<Failover>(r#"{"active":4}"#);
         assert!(share < 0.5, "{share}");
+    }
+
+    #[test]
+    fn equals_have_equal_shares() {
+        check_ties::<Failover>(r#"{"active":8}"#);
+        check_best_ties::<Failover>(r#"{"active":5}"#);
     }
 }

@@ -34,12 +34,9 @@ impl Strategy for FewestClients {
         slots.iter().for_each(|slot| self.fullness.remove(*slot));
     }
 
-    fn pick(&mut self, fleet: &Fleet, request: &Request) -> Option<Slot> {
-        let slot = if fleet.is_limited() {
-            self.emptiest_of(fleet.eligible(), request)?
-        } else {
-            self.fullness.min()?.0
-        };
+    fn pick(&mut self, fleet: &Fleet, _request: &Request) -> Option<Slot> {
+        let slot =
+            if fleet.is_limited() { self.emptiest_offered(fleet)? } else { self.fullness.min()?.0 };
         let target = fleet.get(slot)?;
         let picked = Target { picks: target.picks.saturating_add(1), ..target };
         self.fullness.set(slot, fleet.fullness(&picked));
@@ -48,10 +45,12 @@ impl Strategy for FewestClients {
 }
 
 impl FewestClients {
-    fn emptiest_of(&self, candidates: Eligible<'_>, request: &Request) -> Option<Slot> {
+    fn emptiest_offered(&self, fleet: &Fleet) -> Option<Slot> {
         let fullness = |slot: &Slot| self.fullness.get(*slot).unwrap_or(f64::INFINITY);
-        let slots = candidates.from_random(request.draws().0).map(|known| known.slot);
-        slots.min_by(|a, b| fullness(a).total_cmp(&fullness(b)))
+        let order = |a: &Slot, b: &Slot| {
+            fullness(a).total_cmp(&fullness(b)).then_with(|| fleet.toss(*a).cmp(&fleet.toss(*b)))
+        };
+        fleet.eligible().iter().map(|known| known.slot).min_by(order)
     }
 }
 
@@ -59,7 +58,9 @@ export_strategy!(FewestClients);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
+    use loadline_sdk::testing::{
+        StrategyHost, check_answers, check_best_ties, check_ties, share_of_failing,
+    };
 
     use super::*;
 
@@ -143,5 +144,11 @@ mod tests {
     fn fast_failures_attract_nothing() {
         let share = share_of_failing::<FewestClients>("{}");
         assert!(share < 0.5, "{share}");
+    }
+
+    #[test]
+    fn equals_have_equal_shares() {
+        check_ties::<FewestClients>("{}");
+        check_best_ties::<FewestClients>("{}");
     }
 }

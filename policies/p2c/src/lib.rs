@@ -43,7 +43,9 @@ export_strategy!(P2c);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing, shares_of_silent};
+    use loadline_sdk::testing::{
+        StrategyHost, check_answers, check_ties, share_of_failing, shares_of_silent,
+    };
 
     use super::*;
 
@@ -116,5 +118,10 @@ mod tests {
         // Their picks since the last report count against them where loads are equal: half a share at least.
         let is_fair = |share: f64| (0.45..1.4).contains(&share);
         assert!(is_fair(light) && is_fair(heavy), "{light} {heavy}");
+    }
+
+    #[test]
+    fn equals_have_equal_shares() {
+        check_ties::<P2c>("{}");
     }
 }

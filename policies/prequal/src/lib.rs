@@ -10,7 +10,7 @@
 //! The latency is divided by (1 - error rate)², and a target that fails counts as fuller, and never as
 //! emptier than is usual, so that fast failures do not attract work; an unknown
 //! one counts as the mean of the cold ones drawn. Where latencies are equal or all unknown, the fewest
-//! requests win. Of equals the first drawn is picked.
+//! requests win, and of equals anyone.
 //!
 //! Settings: `quantile` (0 to 1; default 0.84 = 2^-0.25, as in the paper, which found 0.6 to 0.9
 //! good; 0: only the emptiest are cold, 1: latency alone), `sample` (targets drawn, 1 to 64;
@@ -91,6 +91,8 @@ struct Drawn {
     fullness: f64,
     /// What a good answer takes, in microseconds; `None`: not known.
     latency_us: Option<f64>,
+    /// Breaks ties.
+    toss: u64,
 }
 
 impl Prequal {
@@ -100,7 +102,7 @@ impl Prequal {
         let drawn = |candidate: &Candidate| Some(Drawn::new(fleet, &fleet.get(candidate.slot)?));
         self.drawn.clear();
         if eligible.len() <= self.settings.sample {
-            self.drawn.extend(eligible.from_random(request.draws().0).filter_map(drawn));
+            self.drawn.extend(eligible.iter().filter_map(drawn));
             return;
         }
         let draws = math::draws(request.random).take(self.settings.sample);
@@ -114,10 +116,12 @@ impl Prequal {
         let cold = || self.drawn.iter().filter(|drawn| bucket(drawn.fullness) <= limit);
         let unknown_us = mean(cold().filter_map(|drawn| drawn.latency_us));
         let latency_us = |drawn: &Drawn| drawn.latency_us.unwrap_or(unknown_us);
-        let fastest = cold().min_by(|a, b| {
-            latency_us(a).total_cmp(&latency_us(b)).then_with(|| a.fullness.total_cmp(&b.fullness))
-        });
-        let emptiest = || self.drawn.iter().min_by(|a, b| a.fullness.total_cmp(&b.fullness));
+        let emptier = |a: &&Drawn, b: &&Drawn| {
+            a.fullness.total_cmp(&b.fullness).then_with(|| a.toss.cmp(&b.toss))
+        };
+        let fastest = cold()
+            .min_by(|a, b| latency_us(a).total_cmp(&latency_us(b)).then_with(|| emptier(a, b)));
+        let emptiest = || self.drawn.iter().min_by(emptier);
         fastest.or_else(emptiest).map(|drawn| drawn.slot)
     }
 }
@@ -129,6 +133,7 @@ impl Drawn {
             slot: target.slot,
             fullness: fleet.fullness(target),
             latency_us: (target.latency_us > 0).then_some(latency_us),
+            toss: fleet.toss(target.slot),
         }
     }
 }
@@ -190,7 +195,9 @@ export_strategy!(Prequal);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
+    use loadline_sdk::testing::{
+        StrategyHost, check_answers, check_best_ties, check_ties, share_of_failing,
+    };
 
     use super::*;
 
@@ -338,5 +345,11 @@ mod tests {
     fn fast_failures_attract_nothing() {
         let share = share_of_failing::<Prequal>("{}");
         assert!(share < 0.5, "{share}");
+    }
+
+    #[test]
+    fn equals_have_equal_shares() {
+        check_ties::<Prequal>("{}");
+        check_best_ties::<Prequal>("{}");
     }
 }

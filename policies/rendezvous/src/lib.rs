@@ -30,7 +30,7 @@ export_strategy!(Rendezvous);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
+    use loadline_sdk::testing::{StrategyHost, check_answers, check_ties, share_of_failing};
 
     use super::*;
 
@@ -151,5 +151,10 @@ mod tests {
     fn failures_neither_attract_nor_repel() {
         let share = share_of_failing::<Rendezvous>("{}");
         assert!((share - 1.0).abs() < 0.25, "{share}");
+    }
+
+    #[test]
+    fn equals_have_equal_shares() {
+        check_ties::<Rendezvous>("{}");
     }
 }

@@ -144,7 +144,7 @@ export_strategy!(SmoothWeighted);
 
 #[cfg(test)]
 mod tests {
-    use loadline_sdk::testing::{StrategyHost, check_answers, share_of_failing};
+    use loadline_sdk::testing::{StrategyHost, check_answers, check_ties, share_of_failing};
 
     use super::*;
 
@@ -278,5 +278,10 @@ mod tests {
     fn fast_failures_attract_nothing() {
         let share = share_of_failing::<SmoothWeighted>("{}");
         assert!(share < 0.5, "{share}");
+    }
+
+    #[test]
+    fn equals_have_equal_shares() {
+        check_ties::<SmoothWeighted>("{}");
     }
 }

@@ -161,6 +161,66 @@ pub fn check_answers<S: Strategy>(settings: &str) {
     }
 }
 
+/// Checks that ties are broken fairly: of eight equal targets, of which every report after every pick says
+/// that they are, each is picked as often as the others, as the first choice and as the second one of
+/// a request.
+///
+/// # Panics
+/// One is preferred (χ² with 7 degrees of freedom, of a fixed seed, at p = 0.001), or the strategy refuses
+/// the settings.
+pub fn check_ties<S: Strategy>(settings: &str) {
+    const TARGETS: u32 = 8;
+    const CHI_SQUARE_MAX: f64 = 24.32;
+    let mut host = StrategyHost::<S>::new(settings, 1).expect("good settings");
+    (0..TARGETS).for_each(|_| _ = host.add(0.5));
+    let mut counts = [[0_u32; TARGETS as usize]; 2];
+    for _ in 0..8_000 {
+        let first = host.pick().expect("eight are eligible");
+        let others: Vec<_> = (0..TARGETS).filter(|slot| *slot != first.0).collect();
+        let second = host.pick_among(&others).expect("seven are eligible");
+        counts[0][first.index()] += 1;
+        counts[1][second.index()] += 1;
+        host.now_ms += 10;
+        (0..TARGETS).for_each(|slot| host.change(slot, |target| target.picks = 0));
+    }
+    for (counts, of) in counts.iter().zip(["first", "second"]) {
+        let chi_square: f64 =
+            counts.iter().map(|count| (f64::from(*count) - 1e3).powi(2) / 1e3).sum();
+        assert!(chi_square < CHI_SQUARE_MAX, "{of} choices: {chi_square} {counts:?}");
+    }
+}
+
+/// Checks that two equal targets that stand side by side have equal shares where the three others are
+/// worse by load, requests inside and latency: of a strategy that always takes the best.
+///
+/// # Panics
+/// One is preferred (χ² with one degree of freedom, of a fixed seed, at p = 0.001) or a worse one
+/// picked, or the strategy refuses the settings.
+pub fn check_best_ties<S: Strategy>(settings: &str) {
+    const CHI_SQUARE_MAX: f64 = 10.83;
+    for is_among in [false, true] {
+        let mut host = StrategyHost::<S>::new(settings, 1).expect("good settings");
+        (0..5).for_each(|_| _ = host.add(0.5));
+        let mut counts = [0_u32; 5];
+        for _ in 0..2_000 {
+            for slot in 0..5 {
+                let worse = u32::from(slot > 1);
+                host.change(slot, |target| {
+                    (target.load, target.picks) = (0.5 + f64::from(worse), 0);
+                    (target.in_flight, target.latency_us) = (worse, 1_000 + worse);
+                });
+            }
+            host.now_ms += 10;
+            let all = [0, 1, 2, 3, 4];
+            let picked = if is_among { host.pick_among(&all) } else { host.pick() };
+            counts[picked.expect("five are eligible").index()] += 1;
+        }
+        let chi_square = (f64::from(counts[0]) - 1e3).powi(2) / 500.0;
+        let is_fair = chi_square < CHI_SQUARE_MAX && counts[2..] == [0; 3];
+        assert!(is_fair, "among candidates: {is_among}, {counts:?}");
+    }
+}
+
 /// The share of a target that fails half of what it gets, at once and so without any load, among three that
 /// work; 1: its fair share. Reports come after every eighth pick.
 ///

@@ -28,19 +28,19 @@ impl Pool {
         let mut table = self.table.lock();
         let sieve = Sieve::of(&table, ask);
         let mut domains = Domains::of(label, &table, &sieve);
-        let (mut chosen, now_ms): (Vec<u32>, _) = (Vec::new(), ask.request.now_ms);
+        let mut chosen: Vec<u32> = Vec::new();
         while chosen.len() < ask.n {
             let is_free = |slot: u32| {
                 !chosen.contains(&slot) && sieve.drops(slot, table.labels(slot)).is_none()
             };
             let elsewhere =
                 domains.as_ref().filter(|domains| domains.is_any()).and_then(|domains| {
-                    native::best(&table, now_ms, |slot, row| {
+                    native::best(&table, &ask.request, |slot, row| {
                         row.eligible && is_free(slot) && domains.is_elsewhere(&table, slot)
                     })
                 });
-            let best = || native::best(&table, now_ms, |slot, row| row.eligible && is_free(slot));
-            let any = || native::best(&table, now_ms, |slot, row| row.is_live() && is_free(slot));
+            let best = || native::best(&table, &ask.request, |slot, row| row.eligible && is_free(slot));
+            let any = || native::best(&table, &ask.request, |slot, row| row.is_live() && is_free(slot));
             let best = elsewhere.or_else(best);
             let best = if chosen.is_empty() { best.or_else(any) } else { best };
             let Some(slot) = best else { break };
