@@ -24,6 +24,7 @@ mod entry;
 mod faults;
 mod feedback;
 mod folder;
+mod headers;
 mod hostile;
 mod labels;
 mod leaving;

@@ -1,7 +1,7 @@
 //! `balanced`: whoever is free first, as far as reports and own picks tell. The default.
 //!
-//! Use it unless you know better: it needs no settings, learns how fast targets are, and is made to be
-//! no worse than taking turns. What it goes by depends on what targets report:
+//! *Use it* unless you know better: it needs no settings, learns how fast targets are, and is made to
+//! be no worse than taking turns. What it goes by depends on what targets report:
 //!
 //! - **Counts** (requests inside, accepted, completed): each target has a *virtual finish time*, when
 //!   it will be done with all that it is known to have. A report sets it, an own pick puts one request
@@ -9,16 +9,22 @@
 //!   learned from how far its queue is from the expected one (a Kalman filter of one variable).
 //!   Reports that show more requests than this host sent mean that others choose too: then an own
 //!   pick counts for all of them, and the choice is drawn among all targets below the level that the
-//!   others' picks will have filled meanwhile (water filling: Dahlin, "Interpreting stale load
-//!   information", 2000; Goren, Vargaftik and Moses 2020), so that hosts do not herd.
-//! - **Only loads**: targets take turns in proportion to their weight (stride scheduling: Waldspurger
-//!   and Weihl 1995), and each report moves a target's next turn forward or back by what its load
-//!   differs from the mean, in picks and at most one. A pick's cost in load is the mean load over the
-//!   picks of a report period, and weights are corrected slowly until loads are alike.
+//!   others' picks will have filled meanwhile (water filling), so that hosts do not herd.
+//! - **Only loads**: targets take turns in proportion to their weight (stride scheduling), and each
+//!   report moves a target's next turn forward or back by what its load differs from the mean, in
+//!   picks and at most one. A pick's cost in load is the mean load over the picks of a report period,
+//!   and weights are corrected slowly until loads are alike.
 //!
-//! Slow start and failures make a target's requests dearer; a load that is not known yet moves nothing.
-//! Where only loads are known, a target whose report lacks a metric of the formula is the last choice. No
-//! settings. Cost O(log n) a pick and a changed target; with several hosts and counts O(1) more on
+//! Slow start and failures make a target's requests dearer. A load that is not known yet moves
+//! nothing. Where only loads are known, a target whose report lacks a metric of the formula is the
+//! last choice; by counts it is served like the others.
+//!
+//! *Source*: Dahlin, "Interpreting stale load information" (2000); Goren, Vargaftik and Moses (2020);
+//! Waldspurger and Weihl, "Stride scheduling" (1995).
+//!
+//! *Settings*: none. What was learned is carried over a reload.
+//!
+//! *Cost* of a pick: O(log n), and so of a changed target; with several hosts and counts O(1) more on
 //! average. Figures: `host/benches/gates.md`; not shown there is that requests of always one
 //! length, and light load with very old reports, are better served in turns.
 

@@ -1,17 +1,21 @@
 //! `bounded-hash`: requests with one key go to one target, unless it is too full.
 //!
-//! Use it where keys are unequal, so that a hot one would overload its target under `rendezvous`.
+//! *Use it* where keys are unequal, so that a hot one would overload its target under `rendezvous`.
 //! A target is full when the requests in it and the picks since its report reach
 //! ceil((1 + `epsilon`) * (all of those + 1) * its share of the capacity): then the key goes on to
-//! its next target (consistent hashing with bounded loads, Mirrokni, Thorup and Zadimoghaddam 2018).
-//! Capacity is weight * slow-start share; a target that fails counts as fuller, and never as
-//! emptier than is usual. Keys follow the targets as in `rendezvous`: instead of a
-//! walk round a ring each key has an order of all targets. So what one target cannot take spreads
-//! over all others and does not fall on one neighbour, shares are exact without virtual nodes, and
-//! there is no ring to build anew. A request without a key goes to a random target that is not full.
+//! its next target. Capacity is weight * slow-start share. Keys follow the targets as in
+//! `rendezvous`: instead of a walk round a ring each key has an order of all targets. So what one
+//! target cannot take spreads over all others and does not fall on one neighbour, shares are exact
+//! without virtual nodes, and there is no ring to build anew. A request without a key goes to a random
+//! target that is not full. A target that fails counts as fuller, and never as emptier than is usual:
+//! its keys go on. Loads do not count.
 //!
-//! Settings: `epsilon` (0.01 to 100, default 0.25: no target above 1.25 times its share; a smaller
-//! one moves more keys, as 1 / epsilon²). No state. Cost O(n) a pick: about 10 ns a target.
+//! *Source*: consistent hashing with bounded loads, Mirrokni, Thorup and Zadimoghaddam (2018).
+//!
+//! *Settings*: `epsilon` (a share, 0.01 to 100, default 0.25: no target above 1.25 times its part; a
+//! smaller one moves more keys, as 1 / epsilon²). No state.
+//!
+//! *Cost* of a pick: O(n), about 10 ns a target.
 
 use loadline_sdk::{math, prelude::*, settings};
 use serde::Deserialize;

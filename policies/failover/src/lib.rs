@@ -1,22 +1,24 @@
-//! `failover`: a few targets work, the others are hot standby.
+//! `failover`: the first in priority work, the others are hot standby.
 //!
-//! Use it for services with a primary and backups, or to keep reserves idle. Targets rank by weight,
-//! the heaviest first, equals by identity, which is arbitrary but the same on every host and after every
-//! restart: give the primary a higher weight. The first `active` eligible ones share the work: fewest
-//! requests in the target and picks since its report, per weight * slow-start share, equals alike; who fails counts as
-//! fuller, and never as emptier than is usual.
-//! When one is not eligible, the next in rank steps in at once: what priorities and preemption are to the
-//! routers of VRRP (RFC 5798).
+//! *Use it* for services with a primary and backups, or to keep reserves idle. A target's priority is
+//! its weight, the heaviest first; equals rank by identity, which is arbitrary but the same on every
+//! host and after every restart. The first `active` eligible ones share the work: the one with the
+//! fewest requests in it and picks since its report per weight * slow-start share, of equals anyone;
+//! who fails counts as fuller, and never as emptier than is usual. When one is not eligible, the next
+//! in priority steps in at once and takes the whole of its part, also in its slow start. Loads do not
+//! count.
 //!
-//! Settings: `active` (targets that work, 1 to 1,000; default 1). `max_in_flight` (requests per
-//! weight * slow-start share, 0 to 1e9; default 0): when every active target holds as many, the
-//! first in rank that does not helps out, and if there is none all share; 0: standbys never help.
+//! *Source*: priorities and preemption of routers, VRRP (RFC 5798).
+//!
+//! *Settings*: `active` (targets that work, 1 to 1,000, default 1). `max_in_flight` (requests per
+//! weight * slow-start share, 0 to 1e9, default 0): when every active target holds as many, the
+//! first in priority that does not helps out, and if there is none all share; 0: standbys never help.
 //! `stay` (default false): who has stepped in stays until it is not eligible itself, so that a
 //! primary that comes and goes moves nothing (who leaves the pool is forgotten, and so is its place);
 //! false: who ranks first works. Who is active is carried over a reload.
 //!
-//! Cost of a pick O(active), plus O(n) where standbys help out or among candidates; O(active log n)
-//! once after an update.
+//! *Cost* of a pick: O(1), at worst O(n): O(active), and O(n) where standbys help out or among
+//! candidates; O(active log n) once after an update.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

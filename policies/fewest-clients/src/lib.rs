@@ -1,13 +1,17 @@
 //! `fewest-clients`: the target with the fewest requests for what it can take.
 //!
-//! Use it for long or very unequal requests where targets report what they hold or clients take
-//! leases (the "least connections" of HAProxy, nginx and IPVS). Counted are the requests in the
-//! target as reported and the picks since, per weight * slow-start share; the least is taken, and
-//! equals take turns. A target that fails
-//! counts as fuller, and never as emptier than is usual. It is exact: n picks over m equal targets differ by at most one. With several
-//! hosts and reports older than a request takes, all of them fill the same target; then take `p2c`.
+//! *Use it* for long or very unequal requests where targets report what they hold or clients take
+//! leases. Counted are the requests in the target as reported and the picks since, per weight *
+//! slow-start share; the least is taken, and equals take turns. It is exact: n picks over m equal
+//! targets differ by at most one. With several hosts and reports older than a request takes, all of
+//! them fill the same target; then take `p2c`. A target that fails counts as fuller, and never as
+//! emptier than is usual. Loads do not count.
 //!
-//! No settings, no state; loads do not count. Cost O(log n) a pick, O(n) among candidates.
+//! *Source*: "least connections" of IPVS, HAProxy and nginx.
+//!
+//! *Settings*: none. No state.
+//!
+//! *Cost* of a pick: O(log n), O(n) among candidates.
 
 use loadline_sdk::index::Tournament;
 use loadline_sdk::prelude::*;

@@ -1,14 +1,18 @@
 //! `first-available`: the eligible target with the lowest slot, whatever its load.
 //!
-//! Use it to keep the work on few targets and the rest free to be switched off or drained
-//! (HAProxy's `first`). Slots are given in the order in which targets join, so whoever joined first
-//! is served first; a newcomer takes the slot of one that has left, if there is any.
+//! *Use it* to keep the work on few targets and the rest free to be switched off or drained. Slots are
+//! given in the order in which targets join, so whoever joined first is served first; a newcomer
+//! takes the slot of one that has left, if there is any. There are no ties. Slow start and failures
+//! count only in how full a target is: without `spill` the first one gets everything.
 //!
-//! Settings: `spill` (requests in a target and picks since its report, per weight and slow-start
-//! share; 0 to 1e9, default 0): a target that holds as many is passed over for the next one, and
-//! where all do the least full one is taken; who fails counts as
-//! fuller, and never as emptier than is usual; 0: never passed over. Cost O(1) a pick where the lowest
-//! slots are eligible and not full, O(n) at worst.
+//! *Source*: `first` of HAProxy.
+//!
+//! *Settings*: `spill` (requests in a target and picks since its report, per weight * slow-start
+//! share, 0 to 1e9, default 0): a target that holds as many is passed over for the next one, and
+//! where all do the least full one is taken; who fails counts as fuller, and never as emptier than is
+//! usual; 0: never passed over. No state.
+//!
+//! *Cost* of a pick: O(1), at worst O(n), where the lowest slots are full or not eligible.
 
 use std::iter;
 

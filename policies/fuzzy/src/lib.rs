@@ -1,22 +1,27 @@
 //! `fuzzy`: the targets that are not clearly above the average take turns.
 //!
-//! The adaptive rule of an application server's balancer: average load, difference to it, threshold
-//! divided by the number of targets. Defined here as: a target is *light* if its load is at most
-//! average + `threshold` / n, over the n eligible targets; light targets are picked round robin in
-//! slot order, the others get nothing until the next reports bring them down. So whoever is below
-//! the average takes the turns of whoever is above it, and no difference within the threshold has
-//! any effect: it does not herd as `least-loaded` does, and does not thrash. Use it where loads are
-//! noisy or coarse. In a small farm a bigger difference is tolerated than in a large one.
+//! *Use it* where loads are noisy or coarse. The rule is made of the average load, the difference to it
+//! and a threshold / N: a target is *light* if its load is at most average + `threshold` / n, over the
+//! n eligible targets; light targets are picked round robin in slot order, the others get nothing
+//! until the next reports bring them down. So whoever is below the average takes the turns of whoever
+//! is above it, and no difference within the threshold has any effect: it does not herd as
+//! `least-loaded` does, and does not thrash. In a small farm a bigger difference is tolerated than in
+//! a large one.
 //!
-//! The average is that of the known loads. One that is not known yet counts as their median; a target whose
-//! report lacks a metric of the formula is never light, and the last choice; failures
-//! make a load count as more. Weights do not count. Only the first
-//! choice for a request takes a turn: a request that excludes the target whose turn it is uses that turn
-//! up, and whoever answers it keeps its own.
+//! The average is that of the known loads. One that is not known yet counts as their median, an old
+//! one is drawn to it, failures make a load count as more, and a target whose report lacks a metric
+//! of the formula is never light: it is the last choice. A target in its slow start takes so much of
+//! its turns. Weights do not count. Only the first choice for a request takes a turn: a request that
+//! excludes the target whose turn it is uses that turn up, and whoever answers it keeps its own.
 //!
-//! Settings: `threshold` (in units of load, 0 to 1e9; default 1: with a load of 0 to 1, two targets
+//! *Source*: the fuzzy adaptive strategy of an application server's load balancing service, of which
+//! only those three terms are handed down; how they make a choice is defined here.
+//!
+//! *Settings*: `threshold` (in units of load, 0 to 1e9, default 1: with a load of 0 to 1, two targets
 //! tolerate a difference to the average of 0.5, ten of 0.1). The place in the round is carried over
-//! a reload. Cost O(1) a pick where most targets are light, O(n) at worst.
+//! a reload.
+//!
+//! *Cost* of a pick: O(1), at worst O(n), where few targets are light, eligible and warm.
 
 use loadline_sdk::index::WeightedDraw;
 use loadline_sdk::turns::Round;

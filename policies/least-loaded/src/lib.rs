@@ -1,12 +1,20 @@
 //! `least-loaded`: the lowest load wins.
 //!
-//! Use it when reports are fresh compared with the time a request takes, or when picks are rare:
-//! with old reports everything that arrives between two reports goes to the same target (Mitzenmacher
-//! 2000), and `p2c` does better. Equal loads go to the target with the fewest picks per weight *
-//! slow-start share, and full equals take turns. A load that is not known yet counts as the median of the known ones; a target
-//! whose report lacks a metric of the formula comes last; failures make a load count as more.
+//! *Use it* when reports are fresh compared with the time a request takes, or when picks are rare:
+//! with old reports everything that arrives between two reports goes to the same target, and `p2c`
+//! does better. Equal loads go to the target with the fewest picks per weight * slow-start share, and
+//! complete equals take turns. A target in its slow start takes so much of what it would win and
+//! leaves the rest to the next one.
 //!
-//! No settings, no state. Cost O(log n) a pick, O(n) among candidates.
+//! A load that is not known yet counts as the median of the known ones, an old one is drawn to it,
+//! failures make a load count as more, and a target whose report lacks a metric of the formula comes
+//! last.
+//!
+//! *Source*: the plain rule; Mitzenmacher, "How useful is old information" (2000), for its limits.
+//!
+//! *Settings*: none. No state.
+//!
+//! *Cost* of a pick: O(log n), O(n) among candidates.
 
 use loadline_sdk::index::Tournament;
 use loadline_sdk::prelude::*;

@@ -1,11 +1,20 @@
 //! `p2c`: the better of two targets drawn at random (power of two choices).
 //!
-//! The safe default: it needs no tuning, stays good with reports that are several service times old
-//! and cannot send everything to one target (Mitzenmacher, "How useful is old information", 2000).
-//! Of the two the lower load wins; equal loads go to the one with fewer picks per weight * slow-start
-//! share; a load that is not known yet counts as the median of the known ones, and
-//! a target whose report lacks a metric of the formula loses; failures make a load count as more. A target in its slow start gives way to the other one with
-//! probability 1 - its share. No settings. Cost O(1) a pick at any fleet size.
+//! *Use it* where loads are all that is known and reports are several service times old, or where many
+//! hosts choose: it needs no tuning and cannot send everything to one target. Of the two the lower
+//! load wins; equal loads go to the one with fewer picks per weight * slow-start share, complete
+//! equals to the one drawn first. A target in its slow start gives way to the other one with
+//! probability 1 - its share.
+//!
+//! A load that is not known yet counts as the median of the known ones, an old one is drawn to it,
+//! failures make a load count as more, and a target whose report lacks a metric of the formula loses.
+//!
+//! *Source*: Mitzenmacher, "The power of two choices in randomized load balancing" (2001) and "How
+//! useful is old information" (2000).
+//!
+//! *Settings*: none. No state.
+//!
+//! *Cost* of a pick: O(1) at any fleet size.
 
 use loadline_sdk::{math, prelude::*};
 

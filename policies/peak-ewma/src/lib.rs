@@ -1,22 +1,27 @@
 //! `peak-ewma`: of two targets drawn at random the one that will likely answer sooner.
 //!
-//! The rule of Finagle, tower and linkerd, for latencies that differ and change: machines of several
-//! generations, noisy neighbours, garbage collectors. The cost of a target is its latency *
-//! (requests in it + picks since its report + 1) / (weight * slow-start share), and the lower one of
-//! two wins; the first drawn where they are equal. Latencies are outcomes that clients report: in a
-//! pool without outcomes the rule is `p2c` on requests per weight.
+//! *Use it* for latencies that differ and change: machines of several generations, noisy neighbours,
+//! garbage collectors. The cost of a target is its latency * (requests in it + picks since its
+//! report + 1) / (weight * slow-start share), and the lower one of two wins; the first drawn where
+//! they are equal. Latencies are outcomes that clients report: in a pool without outcomes the rule is
+//! `p2c` on requests per weight. Loads do not count.
 //!
 //! The host's moving average is the sample. One above the estimate replaces it at once; below it the
 //! estimate falls by the share 1 - e^(-dt / `decay_ms`), dt since the target's last report. A target
 //! without work, failures and a new average counts as a sample of 0, so that one that was slow once is
-//! tried again. When the host knows no average any more, with work or without, the estimate moves to the
-//! default by the same share: a target that hangs is no fast one. Failing is often fast and must not attract
-//! work: the cost is divided by (1 - error rate)², once because failures leave a target emptier than its
-//! work would, once for the attempts until one succeeds; and who fails holds no fewer requests than usual.
+//! tried again. When the host knows no average any more, with work or without, the estimate moves to
+//! the default by the same share: a target that hangs is no fast one. Failing is often fast and must
+//! not attract work: the cost is divided by (1 - error rate)², once because failures leave a target
+//! emptier than its work would, once for the attempts until one succeeds; and who fails holds no fewer
+//! requests than is usual.
 //!
-//! Settings: `decay_ms` (1 to 3,600,000; default 10,000: slower than a burst, faster than a
-//! deployment), `default_latency_ms` (0.001 to 3,600,000; default 30: of a target without outcomes).
-//! No state: after a reload the host's averages are the estimates. Cost O(1) a pick.
+//! *Source*: Peak EWMA of Finagle, as in tower and linkerd.
+//!
+//! *Settings*: `decay_ms` (milliseconds, 1 to 3,600,000, default 10,000: slower than a burst, faster
+//! than a deployment), `default_latency_ms` (milliseconds, 0.001 to 3,600,000, default 30: of a target
+//! without outcomes). No state: after a reload the host's averages are the estimates.
+//!
+//! *Cost* of a pick: O(1).
 
 use loadline_sdk::index::PerSlot;
 use loadline_sdk::{math, prelude::*, settings};

@@ -1,22 +1,26 @@
 //! `prequal`: of a few targets drawn at random the fastest that is not hot, else the emptiest.
 //!
-//! The rule of Prequal (Wydrowski, Kleinberg, Rumble and Archer, NSDI 2024), for services where tail
-//! latency counts and machines have antagonists. A target is *hot* if it holds more requests than the
-//! `quantile` of the fleet does. If any drawn target is cold, the cold one with the least latency is
-//! picked; else the one with the fewest requests. Requests are those in the target as reported and
-//! the picks since, per weight * slow-start share. Instead of probes there are the last reports of
-//! all targets, and instead of the latency at the present number of requests the host's average.
+//! *Use it* for services where tail latency counts and machines have antagonists. A target is *hot* if
+//! it holds more requests than the `quantile` of the fleet does. If any drawn target is cold, the cold
+//! one with the least latency is picked; else the one with the fewest requests. Requests are those in
+//! the target as reported and the picks since, per weight * slow-start share. Instead of probes there
+//! are the last reports of all targets, and instead of the latency at the present number of requests
+//! the host's average of outcomes. Loads do not count.
 //!
 //! The latency is divided by (1 - error rate)², and a target that fails counts as fuller, and never as
-//! emptier than is usual, so that fast failures do not attract work; an unknown
-//! one counts as the mean of the cold ones drawn. Where latencies are equal or all unknown, the fewest
-//! requests win, and of equals anyone.
+//! emptier than is usual, so that fast failures do not attract work; an unknown latency counts as the
+//! mean of the cold ones drawn. Where latencies are equal or all unknown, the fewest requests win, and
+//! of equals anyone.
 //!
-//! Settings: `quantile` (0 to 1; default 0.84 = 2^-0.25, as in the paper, which found 0.6 to 0.9
-//! good; 0: only the emptiest are cold, 1: latency alone), `sample` (targets drawn, 1 to 64;
-//! default 5: more herd when reports are old). No state. Cost O(sample) a pick at any fleet size; the
-//! quantile is kept in a histogram, exact to 6 %. It is that of
-//! the eligible targets, rounded down: even of two targets the fuller one is hot.
+//! *Source*: Wydrowski, Kleinberg, Rumble and Archer, Prequal (NSDI 2024).
+//!
+//! *Settings*: `quantile` (a share, 0 to 1, default 0.84 = 2^-0.25 as in the paper, which found 0.6 to
+//! 0.9 good; 0: only the emptiest are cold, 1: latency alone), `sample` (targets drawn, 1 to 64,
+//! default 5: more herd when reports are old). No state.
+//!
+//! *Cost* of a pick: O(1) at any fleet size, for each target drawn. The quantile is kept in a
+//! histogram, exact to 6 %. It is that of the eligible targets, rounded down: even of two the fuller
+//! one is hot.
 
 use loadline_sdk::index::{PerSlot, WeightedDraw};
 use loadline_sdk::{math, prelude::*, settings};

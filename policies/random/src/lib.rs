@@ -1,8 +1,15 @@
 //! `random`: every eligible target is equally likely.
 //!
-//! Use it as the baseline to beat, or when loads say nothing about the work. At utilisation rho a
-//! request takes 1/(1 - rho) service times on average (M/M/1; Kleinrock 1975): ten at 0.9, where `p2c` takes less
-//! than three. No settings. Cost O(1) a pick.
+//! *Use it* as the baseline to beat, or when loads say nothing about the work. At utilisation rho a
+//! request takes 1/(1 - rho) service times on average (M/M/1): ten at 0.9, where `p2c` takes less than
+//! three. A target in its slow start gets so much of its share: else another one is drawn. Loads and
+//! failures do not count: nothing that a target does attracts requests.
+//!
+//! *Source*: Kleinrock, "Queueing systems" (1975).
+//!
+//! *Settings*: none. No state.
+//!
+//! *Cost* of a pick: O(1).
 
 use loadline_sdk::{math, prelude::*};
 

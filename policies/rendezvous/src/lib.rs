@@ -1,16 +1,21 @@
 //! `rendezvous`: requests with one key go to one target, and as few keys as possible ever move.
 //!
-//! Use it for caches and sessions. Each target has a distance to the key, drawn by hashing both, and
-//! the nearest is picked (highest random weight, Thaler and Ravishankar 1998; weighted by the
-//! logarithmic method: -ln(hash) / capacity). A target is the nearest of keys in proportion to its
-//! weight * slow-start share; when one comes, goes or changes weight, only keys to or from it move,
-//! and those of one that is not eligible spread over all others and come back with it. Loads do not
-//! count: see `bounded-hash` for hot keys. A request without a key is drawn in the same proportion.
+//! *Use it* for caches and sessions. Each target has a distance to the key, drawn by hashing both, and
+//! the nearest is picked; the distance is -ln(hash) / capacity. A target is the nearest of keys in
+//! proportion to its weight * slow-start share; when one comes, goes or changes weight, only keys to
+//! or from it move, and those of one that is not eligible spread over all others and come back with
+//! it. Loads and failures do not count: see `bounded-hash` for hot keys. A request without a key is
+//! drawn in the same proportion.
 //!
 //! A target is known by the hash of its machine's and service's names: all hosts agree, after
 //! restarts and for targets that left and come back too.
 //!
-//! No settings, no state. Cost O(n) a pick: about 5 ns a target.
+//! *Source*: highest random weight, Thaler and Ravishankar (1998); the logarithmic method of weights,
+//! Schindelhauer and Schomaker (2005).
+//!
+//! *Settings*: none. No state.
+//!
+//! *Cost* of a pick: O(n), about 5 ns a target.
 
 use loadline_sdk::{math, prelude::*};
 

@@ -1,14 +1,18 @@
 //! `round-robin`: each eligible target in turn, whatever its load.
 //!
-//! The classical rule: of requests that come at random each of n targets sees every n-th, E_n/M/1
-//! (Kleinrock, "Queueing systems", 1975).
+//! *Use it* when targets and requests are alike: it needs no loads at all and spreads more evenly than
+//! `random`. A target in its slow start takes so much of its turns, with a share of 0.25 each fourth
+//! one. Failures do not count: nothing that a target does attracts requests. Only the first choice for
+//! a request takes a turn: the second best of one is the best of the next. So a request that excludes
+//! the target whose turn it is uses that turn up, and whoever answers it keeps its own. One that only
+//! targets of some labels may answer gets a random one of them.
 //!
-//! Use it when targets and requests are alike: it needs no loads at all and spreads more evenly
-//! than `random`. Only the first choice for a request takes a turn: the second best of one is the best of
-//! the next. So a request that excludes the target whose turn it is uses that turn up, and whoever
-//! answers it keeps its own. A request that only targets of some labels may answer is answered by a random
-//! one of them. The place in the round is carried over a reload. No settings. Cost O(1) a
-//! pick where most targets are eligible, O(n) at worst.
+//! *Source*: the classical rule; of requests that come at random each of n targets sees every n-th,
+//! E_n/M/1 (Kleinrock, "Queueing systems", 1975).
+//!
+//! *Settings*: none. The place in the round is carried over a reload.
+//!
+//! *Cost* of a pick: O(1), at worst O(n), where few targets are eligible and warm.
 
 use loadline_sdk::prelude::*;
 use loadline_sdk::turns::Round;

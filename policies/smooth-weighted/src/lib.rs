@@ -1,18 +1,22 @@
 //! `smooth-weighted`: each target in turn, the more often the more it can take, and evenly in time.
 //!
-//! Use it where requests are alike and targets are not, and loads say nothing or come late: with
-//! weights 5, 1, 1 the heavy target is not picked five times running (the aim of nginx's smooth
-//! weighted round robin). It is stride scheduling (Waldspurger and Weihl 1995): a target is due
-//! every 1 / (weight * slow-start share * (1 - error rate)²) in virtual time, and the one due first is picked. Targets
-//! start within their first stride from now, at a place by the golden ratio, so that newcomers
-//! neither catch up on the past nor come in a bunch; a changed weight keeps what share of its stride
-//! a target has still to wait. Where each is in its stride is carried over a reload.
+//! *Use it* where requests are alike and targets are not, and loads say nothing or come late: with
+//! weights 5, 1, 1 the heavy target is not picked five times running. A target is due every
+//! 1 / (weight * slow-start share * (1 - error rate)²) in virtual time, and the one due first is
+//! picked. Targets start within their first stride from now, at a place by the golden ratio, so that
+//! newcomers neither catch up on the past nor come in a bunch; a changed weight keeps what share of
+//! its stride a target has still to wait. Loads do not count.
 //!
-//! Only the first choice for a request takes a turn: the second best of one is the best of the next. So
-//! a request that excludes the target whose turn it is uses that turn up, and whoever answers it keeps
-//! its own.
+//! Only the first choice for a request takes a turn: the second best of one is the best of the next.
+//! So a request that excludes the target whose turn it is uses that turn up, and whoever answers it
+//! keeps its own.
 //!
-//! No settings; loads do not count. Cost O(log n) a pick, O(n) among candidates.
+//! *Source*: Waldspurger and Weihl, "Stride scheduling" (1995); the aim is that of nginx's smooth
+//! weighted round robin.
+//!
+//! *Settings*: none. Where each target is in its stride is carried over a reload.
+//!
+//! *Cost* of a pick: O(log n), O(n) among candidates.
 
 use loadline_sdk::index::{PerSlot, Tournament};
 use loadline_sdk::{math, prelude::*};

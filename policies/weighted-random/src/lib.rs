@@ -1,11 +1,16 @@
 //! `weighted-random`: drawn in proportion to what a target can take.
 //!
-//! Use it where targets differ and many hosts choose for one pool without knowing of each other:
+//! *Use it* where targets differ and many hosts choose for one pool without knowing of each other:
 //! what is drawn independently never herds. `smooth-weighted` spreads more evenly on one host, `p2c`
-//! uses the loads. A target's chance is its weight * slow-start share * (1 - error rate)²; loads do not count. The classical
-//! rule: what comes at random stays so for each target (M/M/1).
+//! uses the loads. A target's chance is its weight * slow-start share * (1 - error rate)²; loads do
+//! not count.
 //!
-//! No settings, no state. Cost O(log n) a pick, O(n) among candidates.
+//! *Source*: the classical rule: what comes at random stays so for each target, M/M/1 (Kleinrock,
+//! "Queueing systems", 1975).
+//!
+//! *Settings*: none. No state.
+//!
+//! *Cost* of a pick: O(log n), O(n) among candidates.
 
 use loadline_sdk::index::WeightedDraw;
 use loadline_sdk::prelude::*;
