@@ -218,7 +218,7 @@ fn index_u32(index: usize) -> u32 {
 mod tests {
     use super::*;
 
-    fn fleet(loads: &[f64]) -> Fleet {
+    pub(super) fn fleet(loads: &[f64]) -> Fleet {
         let mut fleet = Fleet::default();
         for (slot, load) in (0..).zip(loads) {
             fleet.update(0, 1, Target::new(Slot(slot), *load));

@@ -39,6 +39,8 @@
 //!   the same calls always give the same answers.
 //! - A guest that traps, loops past its budget or answers nonsense is dropped and rebuilt, and the
 //!   host answers natively meanwhile: a policy can be wrong, but it cannot fail a request.
+//! - Loads that are not known, that are old or whose targets fail count as [`belief`] says, in every strategy that
+//!   goes by [`Candidate::load`], as the one above does.
 //! - [`testing`] runs the same trait natively, against a fake fleet: `cargo test` needs no Wasm.
 //! - [`index`] finds the best of many targets in O(log n), [`turns`] goes round; [`math`] has a logarithm, an exponential
 //!   and a hash with the same bits in Wasm and natively.

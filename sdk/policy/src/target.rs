@@ -143,7 +143,7 @@ impl Target {
 /// A target that has just started is offered a little, or it would never become warm.
 const WARM_MIN: f64 = 0.01;
 
-/// An eligible target, with what most choices need; [`Fleet::get`] has the rest. Kept small: a
+/// An eligible target, with what most choices need; [`Fleet::get`](crate::Fleet::get) has the rest. Kept small: a
 /// random choice reads only these, and how many of them fit the cache is what it costs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {

@@ -142,14 +142,7 @@ fn scale(draw: u32, len: usize) -> usize {
 mod tests {
     use super::*;
     use crate::Target;
-
-    fn fleet(loads: &[f64]) -> Fleet {
-        let mut fleet = Fleet::default();
-        for (slot, load) in (0..).zip(loads) {
-            fleet.update(0, 1, Target::new(Slot(slot), *load));
-        }
-        fleet
-    }
+    use crate::fleet::tests::fleet;
 
     #[test]
     fn lowest_load_follows_ties_moves_and_removals() {
