@@ -168,6 +168,30 @@ async fn missing_metric_makes_the_last_choice_and_is_named() {
     farm.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_metric_makes_the_last_choice_of_every_strategy_by_load() {
+    let strategies = ["balanced", "fuzzy", "least-loaded", "p2c", "nobody-has-it"];
+    let of =
+        |name: &str| PoolConfig { service: "default".to_owned(), ..pool(name, "sessions", name) };
+    let mut farm = Farm::with_pools(strategies.map(of).to_vec()).await;
+    farm.report(&["blind"], &[("cpu", 0.0)]);
+    farm.report(&["heavy"], &[("cpu", 1.0), ("sessions", 500.0)]);
+    for name in strategies {
+        let query = format!("pool={name}");
+        let both = |farm: &Farm| {
+            let pools = farm.get("/v1/pools");
+            let pool = pools.as_array().unwrap().iter().find(|pool| pool["name"] == name).unwrap();
+            (pool["eligible"] == 2).then_some(())
+        };
+        farm.until("both targets", both).await;
+        for _ in 0..20 {
+            assert_eq!(farm.target(&query), "heavy", "{name}");
+        }
+        assert_eq!(farm.target(&format!("{query}&exclude=heavy")), "blind", "{name}");
+    }
+    farm.stop().await;
+}
+
 /// What cannot be scored yet joins as one of average load, what is not reported as the last choice, whoever
 /// chooses.
 #[tokio::test(flavor = "multi_thread")]

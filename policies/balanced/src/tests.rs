@@ -264,3 +264,30 @@ fn fast_failures_attract_nothing() {
 fn equals_have_equal_shares() {
     check_ties::<Balanced>("{}");
 }
+
+#[test]
+fn fast_failures_attract_nothing_where_counts_are_known() {
+    for failing in [5, 9, 10] {
+        // Of ten requests so many fail.
+        let mut host = counting(4);
+        let (mut done, mut inside, mut last) = ([600_u64; 4], [0_usize; 4], Vec::new());
+        for second in 61..=300 {
+            last = host.shares(36);
+            host.now_ms = second * 1_000;
+            for slot in 0..4 {
+                let at = slot as usize;
+                // Failures take no time; of the rest each can do ten a second.
+                let fails = if slot == 0 { last[at] * failing / 10 } else { 0 };
+                inside[at] += last[at] - fails;
+                let served = inside[at].min(10);
+                inside[at] -= served;
+                done[at] += (served + fails) as u64;
+                let left = u32::try_from(inside[at]).expect("few");
+                report(&mut host, slot, left, done[at]);
+                let error_rate = if slot == 0 { failing as f32 / 10.0 } else { 0.0 };
+                host.change(slot, |target| target.error_rate = error_rate);
+            }
+        }
+        assert!(last[0] < 9, "{failing}: {last:?}");
+    }
+}
