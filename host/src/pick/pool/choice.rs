@@ -39,8 +39,10 @@ impl Pool {
                         row.eligible && is_free(slot) && domains.is_elsewhere(&table, slot)
                     })
                 });
-            let best = || native::best(&table, &ask.request, |slot, row| row.eligible && is_free(slot));
-            let any = || native::best(&table, &ask.request, |slot, row| row.is_live() && is_free(slot));
+            let best =
+                || native::best(&table, &ask.request, |slot, row| row.eligible && is_free(slot));
+            let any =
+                || native::best(&table, &ask.request, |slot, row| row.is_live() && is_free(slot));
             let best = elsewhere.or_else(best);
             let best = if chosen.is_empty() { best.or_else(any) } else { best };
             let Some(slot) = best else { break };
