@@ -12,7 +12,7 @@ pub use eligible::Eligible;
 pub use judge::GoesBy;
 
 use crate::math;
-use crate::target::{Candidate, Slot, Target};
+use crate::target::{Candidate, Request, Slot, Target};
 
 /// 2^32: so many values has a draw.
 const DRAWS: f64 = 4_294_967_296.0;
@@ -35,8 +35,8 @@ pub struct Fleet {
     warming: u32,
     failing: u32,
     judging: judge::Judging,
-    /// Picks so far.
-    picked: u64,
+    /// The random bits of the request that is served.
+    random: u64,
 }
 
 impl Fleet {
@@ -112,10 +112,16 @@ impl Fleet {
     }
 
     /// Bits that break a tie between targets of which nothing else tells which one to take: other ones for
-    /// each target and each pick, so that of equals each comes as often as the others, wherever they stand.
+    /// each target and each request, so that of equals each comes as often as the others, wherever they
+    /// stand.
     #[must_use]
     pub fn toss(&self, slot: Slot) -> u64 {
-        math::mix(self.picked.wrapping_mul(math::GOLDEN) ^ u64::from(slot.0))
+        math::mix(self.random ^ (u64::from(slot.0) + 1).wrapping_mul(math::GOLDEN))
+    }
+
+    /// Ties are broken by this request's random bits from now on.
+    pub(crate) fn serve(&mut self, request: &Request) {
+        self.random = request.random;
     }
 
     /// Hosts that choose for this pool, this one included.
@@ -172,7 +178,6 @@ impl Fleet {
             candidate.picks = candidate.picks.saturating_add(1);
         }
         self.judging.note_pick();
-        self.picked = self.picked.wrapping_add(1);
     }
 
     /// Runs `choose` while `eligible()` shows only those of `slots` that are eligible.

@@ -126,6 +126,7 @@ impl<S: Strategy> StrategyRunner<S> {
     pub fn pick(&mut self, request: &Request) -> Option<Slot> {
         self.fleet.is_further = false;
         self.asked = Some(request.random);
+        self.fleet.serve(request);
         let slot = self.strategy.pick(&self.fleet, request)?;
         self.fleet.count_pick(slot);
         Some(slot)
@@ -135,6 +136,7 @@ impl<S: Strategy> StrategyRunner<S> {
     pub fn pick_among(&mut self, request: &Request, candidates: Vec<Slot>) -> Option<Slot> {
         self.fleet.is_further = self.asked.replace(request.random) == Some(request.random);
         let Self { strategy, fleet, .. } = self;
+        fleet.serve(request);
         let slot = fleet.limited_to(candidates, |fleet| strategy.pick(fleet, request))?;
         self.fleet.count_pick(slot);
         Some(slot)

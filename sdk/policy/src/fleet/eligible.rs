@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 
 use super::{ABSENT, Fleet};
-use crate::target::{Candidate, Slot};
+use crate::target::{Candidate, Slot, Target};
 
 /// The targets one request may go to.
 #[derive(Debug, Clone, Copy)]
@@ -98,8 +98,9 @@ impl<'a> Eligible<'a> {
     #[cold]
     fn by_picks(&self, a: &Candidate, b: &Candidate) -> Ordering {
         let picks = |known: &Candidate| {
-            let target = self.fleet.get(known.slot);
-            target.map_or(0.0, |target| self.fleet.picks_per_share(&target))
+            let target = self.fleet.targets.get(known.slot.index()).and_then(Option::as_ref);
+            let counted = target.map(|target| Target { picks: known.picks, ..*target });
+            counted.map_or(0.0, |target| self.fleet.picks_per_share(&target))
         };
         picks(a).total_cmp(&picks(b))
     }
@@ -141,8 +142,8 @@ fn scale(draw: u32, len: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Target;
     use crate::fleet::tests::fleet;
+    use crate::{Request, math};
 
     #[test]
     fn lowest_load_follows_ties_moves_and_removals() {
@@ -203,11 +204,10 @@ mod tests {
     fn of_complete_equals_anyone_is_the_lowest() {
         let mut fleet = fleet(&[0.5, 0.5, 0.9, 0.9, 0.5]);
         let mut counts = [0_u32; 5];
-        for _ in 0..3_000 {
+        for random in math::draws(1).take(3_000) {
+            fleet.serve(&Request { key: 0, class: 0, cost: 1.0, now_ms: 0, random });
             let lowest = fleet.eligible().min_by_load().expect("five targets");
             counts[lowest.index()] += 1;
-            fleet.count_pick(lowest);
-            fleet.update(0, 1, Target::new(lowest, 0.5)); // a report: it is done
         }
         // Five standard deviations of a binomial(3 000, 1/3).
         assert!([0, 1, 4].iter().all(|slot| counts[*slot].abs_diff(1_000) < 129), "{counts:?}");
