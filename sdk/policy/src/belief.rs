@@ -8,7 +8,7 @@
 //!
 //! A load counts as reported until it is twice as old as usual, from four times on as the usual one, and in
 //! between in proportion. So a target whose reports get lost is neither flooded for having been light
-//! nor starved for having been heavy, and among loads that are all old the order stays. What age is usual
+//! nor starved for having been heavy, and loads that are all old keep their order as long as they are trusted at all. What age is usual
 //! is learned from each target's own reports: with long delays or intervals older loads are. Requests
 //! in a target and latencies need no such rule: own picks and outcomes keep them up to date.
 //!
@@ -27,7 +27,8 @@
 //! | strategy | what failures change |
 //! |---|---|
 //! | `least-loaded`, `p2c`, `fuzzy`, native choice, [`min_by_load`](crate::Eligible::min_by_load) | the load |
-//! | `fewest-clients`, `peak-ewma`, `prequal`, `failover`, `first-available`, `bounded-hash` | the requests in it ([`Fleet::fullness`](crate::Fleet::fullness)); the first two of `peak-ewma` and `prequal` also the latency |
+//! | `fewest-clients`, `peak-ewma`, `failover`, `first-available`, `bounded-hash` | the requests in it ([`Fleet::fullness`](crate::Fleet::fullness)) |
+//! | `prequal` | the requests in it and the latency |
 //! | `balanced`, `smooth-weighted`, `weighted-random` | the share: divided by [`failure_price`](crate::Target::failure_price) |
 //! | `round-robin`, `random`, `rendezvous` | nothing: nothing that a target does attracts requests; ejection keeps the worst out |
 

@@ -151,7 +151,7 @@ pub struct Candidate {
     pub slot: Slot,
     /// Picks made after the report was captured, this guest's own included.
     pub picks: u32,
-    /// What its load counts as, lower is better: as [`belief`](crate::belief) has it in a strategy that goes
+    /// What its load counts as, lower is better: as [`belief`] has it in a strategy that goes
     /// by loads ([`Strategy::GOES_BY`](crate::Strategy::GOES_BY)), else as reported.
     pub load: f64,
 }

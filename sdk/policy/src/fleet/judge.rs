@@ -1,4 +1,4 @@
-//! Judging what targets report, by [`belief`](crate::belief): each eligible target's
+//! Judging what targets report, by [`belief`]: each eligible target's
 //! [`Candidate`](crate::Candidate) holds what its load counts as, and [`Fleet::fullness`] says how full a
 //! target is.
 //!
