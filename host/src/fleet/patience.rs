@@ -16,6 +16,8 @@
 //! price is a dead newcomer that is found after 6.5 intervals instead of 3.5. A machine whose agent
 //! is started again is no newcomer: the way that its reports take is the same.
 
+use std::sync::LazyLock;
+
 use super::loss::{Loss, Tally};
 
 /// One run that is too long in so many reports is borne: three weeks at one each two seconds. By the
@@ -23,7 +25,7 @@ use super::loss::{Loss, Tally};
 const REPORTS_A_RUN: f64 = 1_000_000.0;
 /// Reports that are heard until only they count: of ways that lose a tenth, one in a thousand loses
 /// none of so many.
-const KNOWN_REPORTS: u32 = 64;
+const KNOWN_REPORTS: usize = 64;
 /// Share of reports that a way may lose as far as nothing is known of it.
 const SUPPOSED_SHARE: f64 = 0.1;
 /// Misses allowed at most, in miss limits: half of all reports lost needs six of them.
@@ -55,20 +57,30 @@ impl DeadRule {
     }
 
     fn misses(self, loss: &Loss) -> u32 {
-        let heard = u32::try_from(loss.received).unwrap_or(u32::MAX);
-        let supposed = KNOWN_REPORTS.saturating_sub(heard);
-        if supposed == 0 && loss.history == 0 && loss.longest_run() == 0 {
-            return self.miss_limit;
-        }
-        let tally = loss.tally(self.miss_limit.saturating_mul(OUTAGE_FACTOR));
-        let borne = borne(tally, supposed).max(loss.longest_run() + 1);
+        let heard = usize::try_from(loss.received).unwrap_or(usize::MAX);
+        let borne = if loss.history == 0 && loss.longest_run() == 0 {
+            WITHOUT_LOSS[heard.min(KNOWN_REPORTS)]
+        } else {
+            let tally = loss.tally(self.miss_limit.saturating_mul(OUTAGE_FACTOR));
+            borne(tally, KNOWN_REPORTS.saturating_sub(heard)).max(loss.longest_run() + 1)
+        };
         borne.clamp(self.miss_limit, self.miss_limit.saturating_mul(MISSES_FACTOR_MAX))
     }
 }
 
+/// What is borne of a machine that has lost nothing, by the reports that were heard: asked for with nearly
+/// every report of a farm.
+static WITHOUT_LOSS: LazyLock<[u32; KNOWN_REPORTS + 1]> = LazyLock::new(|| {
+    std::array::from_fn(|heard| {
+        let reports = u32::try_from(heard).unwrap_or(u32::MAX);
+        borne(Tally { reports, lost: 0, lost_again: 0 }, KNOWN_REPORTS - heard)
+    })
+});
+
 /// Length of a run of losses that is rare enough, by what is known and so many supposed reports.
-fn borne(tally: Tally, supposed: u32) -> u32 {
-    let (lost, supposed) = (f64::from(tally.lost), f64::from(supposed));
+fn borne(tally: Tally, supposed: usize) -> u32 {
+    let supposed = f64::from(u32::try_from(supposed).unwrap_or(u32::MAX));
+    let lost = f64::from(tally.lost);
     let reports = f64::from(tally.reports) + supposed;
     let share = (lost + supposed * SUPPOSED_SHARE) / reports.max(1.0);
     if share * REPORTS_A_RUN <= 1.0 {
