@@ -112,3 +112,38 @@ fn interfaces_without_multicast_carry_datagrams_and_connections() {
     host.lists(&["m", "t", "u"]);
     assert!(host.text("/metrics").contains("{interface=\"e1\",group=\"239.255.76.76\"} 1"));
 }
+
+/// O-A02, O-A03: with the default route by another cable, whichever came first, reports leave by the named interface
+/// and, where none is named, by both.
+#[test]
+fn default_route_decides_nothing() {
+    for [first, second] in [[1, 2], [2, 1]] {
+        let Some(mut net) = Net::new() else { return };
+        for lan in [1, 2] {
+            net.bridge(lan);
+        }
+        net.machine("a");
+        for lan in [first, second] {
+            net.plug("a", lan, 9);
+            net.address("a", lan, 9);
+        }
+        for (machine, lan) in [("near", 1), ("far", 2)] {
+            net.machine(machine);
+            net.plug(machine, lan, 1);
+            net.address(machine, lan, 1);
+        }
+        net.ip("a", "route add default via 10.77.2.1 dev e2");
+        let hosts = ["near", "far"].map(|machine| net.host(machine, reports()));
+        let named = net.agent("a", configured("interfaces = [\"e1\"]"));
+        hosts[0].until("ten reports", |machines| {
+            (machines.first()?["seq"].as_u64()? > 10).then_some(())
+        });
+        hosts[0].offers("a", "10.77.1.9");
+        assert!(hosts[1].json("/v1/machines").as_array().unwrap().is_empty(), "none leaves there");
+        named.stop();
+        hosts[0].lists(&[]);
+        let _everywhere = net.agent("a", reports());
+        hosts[0].offers("a", "10.77.1.9");
+        hosts[1].offers("a", "10.77.2.9");
+    }
+}
