@@ -101,3 +101,26 @@ fn last_machine_that_leaves_is_handed_out_no_more() {
     assert!(answer.to_lowercase().contains("\r\nretry-after: "), "{answer}");
     assert_eq!(process.end("-TERM"), Some(0));
 }
+
+/// O-C15 by every way: what is last is not lost with the connection that carries it.
+#[tokio::test(flavor = "multi_thread")]
+async fn last_report_arrives_by_datagram_and_connection_too() {
+    let farm = Farm::with_reports(reports(0)).await;
+    let port = farm.host().report_port();
+    for carrier in ["udp", "tcp"] {
+        let folder = tempfile::tempdir().unwrap();
+        let config = format!(
+            "[agent]\nmachine = \"{carrier}\"\ninterval = \"10s\"\nmetric = []\n\
+             [reports]\ngroup = []\nsend_to = [\"{carrier}://127.0.0.1:{port}\"]\n"
+        );
+        let agent = Process::start(&folder, &config, &["agent"]);
+        farm.eligible(1).await;
+        let begin = Instant::now();
+        terminate(&agent);
+        farm.eligible(0).await;
+        eprintln!("by {carrier} the machine is out {:?} after the signal", begin.elapsed());
+        assert_eq!(farm.get(&format!("/v1/machines/{carrier}"))["state"], "leaving");
+        assert_eq!(agent.end("-TERM"), Some(0));
+    }
+    farm.stop().await;
+}
