@@ -65,6 +65,57 @@ fn a_hundred_thousand_blocks_in_a_row_are_refused_and_some_thousand_compiled() {
     assert!(said.is_ok(), "{said:?}");
 }
 
+/// A few kilobytes for which the compiler would take gigabytes.
+#[test]
+fn code_that_costs_the_compiler_too_much_memory_is_refused() {
+    let engine = engine();
+    let locals = |count: usize| format!("(local {})", "i32 ".repeat(count));
+    let set = |count: usize| -> String {
+        let one = |local| format!("local.get 0 local.get {local} i32.add local.set {local} ");
+        (2..count).map(one).collect()
+    };
+    let used = |count: usize| -> String {
+        (2..count).map(|local| format!("local.get {local} i32.add ")).collect()
+    };
+    let loops = |count: usize, depth: usize| {
+        let (open, close) = ("loop ".repeat(depth), "local.get 0 br_if 0 end ".repeat(depth));
+        format!("{} {open} {} {close}", locals(count), set(count))
+    };
+    let ways = |count: usize, ways: usize| {
+        let ways = "local.get 0 br_if 0 ".repeat(ways);
+        format!(
+            "{} block {} {ways} end i32.const 0 {} drop",
+            locals(count),
+            set(count),
+            used(count)
+        )
+    };
+    let alive = |count: usize, blocks: usize| {
+        let blocks = "block local.get 0 br_if 0 end ".repeat(blocks);
+        format!("{} {} {blocks} i32.const 0 {} drop", locals(count), set(count), used(count))
+    };
+    let function = |code: String| strategy(&format!("(func $other (param i32 i32) {code})"));
+    let sets = "a function sets too many locals in too many blocks: split it, or build it with";
+    let lives = "a function has too many locals and blocks: split it, or build it with";
+    for (code, words) in [
+        (loops(1_000, 900), sets),
+        (loops(49_000, 900), sets),
+        (ways(10_000, 10_000), sets),
+        (alive(40_000, 10_000), lives),
+    ] {
+        check_refused(&function(code), words);
+    }
+    // Many of what is little alone.
+    check_refused(
+        &strategy(&format!("(func (param i32 i32) {})", loops(500, 100)).repeat(101)),
+        sets,
+    );
+    for code in [loops(200, 20), ways(500, 100), alive(500, 1_000)] {
+        let said = Module::from_wasm(&engine, &function(code)).map(drop);
+        assert!(said.is_ok(), "{said:?}");
+    }
+}
+
 #[test]
 fn long_code_and_much_of_it_is_compiled_and_a_long_file_refused() {
     let engine = engine();

@@ -7,6 +7,7 @@
 
 mod core;
 mod error;
+mod weight;
 
 use std::fmt;
 use std::path::Path;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use wasmparser::{FunctionBody, Operator, Parser, Payload, ValidPayload, Validator};
+use wasmparser::{Parser, Payload, ValidPayload, Validator};
 use wasmtime::component::Component;
 
 use super::compiler::Work;
@@ -27,18 +28,12 @@ use crate::config::Wasi;
 use crate::watch::{ReadError, read};
 use error::LENGTH_HINT;
 pub use error::ModuleError;
+use weight::Weight;
 
 /// The contract's package, without version.
 const PACKAGE: &str = "loadline:policy/";
 /// The contract's major version, which a component must have.
 const CONTRACT: u64 = 1;
-/// Nesting of blocks in a function at most: the compiler's stack must hold it, and no program that
-/// anybody writes comes near.
-const NESTING_MAX: u32 = 1_000;
-/// Blocks and branches in a function at most: the compiler's time grows with their square, and so many are half a
-/// minute. Interpreters of large languages have some thousand.
-const BLOCKS_MAX: u32 = 50_000;
-
 /// The content of a policy file of so many bytes at most.
 ///
 /// # Errors
@@ -323,16 +318,17 @@ fn check_component(bytes: &[u8], wasi: Wasi) -> Result<Kind, ModuleError> {
     let mut imports = Vec::new();
     let mut exports = Vec::new();
     let mut depth = 0_usize;
-    let mut validator = Validator::new_with_features(features::allowed());
+    let (mut validator, mut weight) =
+        (Validator::new_with_features(features::allowed()), Weight::default());
     for payload in Parser::new(0).parse_all(bytes) {
         let payload = payload.map_err(invalid)?;
         if let ValidPayload::Func(function, body) = validator.payload(&payload).map_err(invalid)? {
             function.into_validator(Default::default()).validate(&body).map_err(invalid)?;
         }
+        weight.add(&payload)?;
         match payload {
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
             Payload::End(_) => depth = depth.saturating_sub(1),
-            Payload::CodeSectionEntry(body) => check_blocks(&body)?,
             Payload::ComponentImportSection(section) if depth == 0 => {
                 for import in section {
                     imports.push(import.map_err(invalid)?.name.name.to_owned());
@@ -348,34 +344,6 @@ fn check_component(bytes: &[u8], wasi: Wasi) -> Result<Kind, ModuleError> {
     }
     check_imports(imports.iter().map(String::as_str), wasi)?;
     kind_of(exports.iter().map(String::as_str))
-}
-
-fn check_blocks(body: &FunctionBody<'_>) -> Result<(), ModuleError> {
-    let invalid =
-        |error: wasmparser::BinaryReaderError| ModuleError::Invalid { reason: error.to_string() };
-    let (mut depth, mut blocks) = (1_u32, 0_u32); // the function itself
-    for operator in body.get_operators_reader().map_err(invalid)? {
-        match operator.map_err(invalid)? {
-            Operator::Block { .. } | Operator::Loop { .. } | Operator::If { .. } => {
-                (depth, blocks) = (depth + 1, blocks + 1);
-            }
-            Operator::Else
-            | Operator::Br { .. }
-            | Operator::BrIf { .. }
-            | Operator::BrTable { .. } => blocks += 1,
-            Operator::End => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        let reason = if depth > NESTING_MAX {
-            format!("a function nests more than {NESTING_MAX} blocks: split it")
-        } else if blocks > BLOCKS_MAX {
-            format!("a function has more than {BLOCKS_MAX} blocks and branches: split it")
-        } else {
-            continue;
-        };
-        return Err(ModuleError::Invalid { reason });
-    }
-    Ok(())
 }
 
 fn check_imports<'a>(

@@ -10,7 +10,8 @@ use wit_parser::Resolve;
 
 use super::super::features;
 use super::super::wasi::trapping;
-use super::{Kind, ModuleError, PACKAGE, check_blocks, check_imports, invalid, kind_of};
+use super::weight::Weight;
+use super::{Kind, ModuleError, PACKAGE, check_imports, invalid, kind_of};
 use crate::config::Wasi;
 
 /// The contract.
@@ -50,10 +51,11 @@ fn wrap(kind: Kind, mut code: Vec<u8>) -> Result<Vec<u8>, anyhow::Error> {
 /// without custom sections.
 fn check(bytes: &[u8], wasi: Wasi) -> Result<(Kind, Vec<u8>), ModuleError> {
     let (mut imports, mut exports) = (Vec::new(), Vec::new());
-    let mut code = wasm_encoder::Module::new();
+    let (mut code, mut weight) = (wasm_encoder::Module::new(), Weight::default());
     Validator::new_with_features(features::allowed()).validate_all(bytes).map_err(invalid)?;
     for payload in Parser::new(0).parse_all(bytes) {
         let payload = payload.map_err(invalid)?;
+        weight.add(&payload)?;
         if let Payload::ExportSection(section) = &payload
             && let Some(renamed) = with_initialiser(section)?
         {
@@ -74,7 +76,6 @@ fn check(bytes: &[u8], wasi: Wasi) -> Result<(Kind, Vec<u8>), ModuleError> {
                     exports.push(export.map_err(invalid)?.name.to_owned());
                 }
             }
-            Payload::CodeSectionEntry(body) => check_blocks(&body)?,
             _ => {}
         }
     }
