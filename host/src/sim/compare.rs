@@ -249,6 +249,8 @@ mod tests {
         assert!(quality(2) > 0.0 && quality(2) < 0.5, "{}", quality(2));
         let random = &comparison.lines[0].points[0];
         assert!((random.herding - 1.0).abs() < 1e-9 && random.to_round_robin > 1.0);
+        assert!(random.to_jsq > random.to_round_robin);
+        assert!((comparison.lines[2].points[0].to_jsq - 1.0).abs() < 1e-9);
         assert!(random.within > 0.0 && random.seeds.len() == 2 && !random.unstable);
     }
 
