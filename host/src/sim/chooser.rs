@@ -111,7 +111,7 @@ pub enum Baseline {
 }
 
 impl Baseline {
-    /// All of them, as they are called.
+    /// Those that scenarios may name.
     pub const NAMES: [(&'static str, Self); 17] = [
         ("random", Self::Random),
         ("speed-random", Self::SpeedRandom),

@@ -21,6 +21,8 @@ pub enum Rule {
     Drained,
     /// The one of two drawn that is free first.
     DrainedOfTwo,
+    /// The lowest report of two drawn.
+    LowestOfTwo,
     /// The lowest report of three drawn.
     LowestOfThree,
     /// In proportion to what is missing to the level of the period's end.
@@ -204,6 +206,10 @@ impl Chooser for RuleChooser {
                 let [first, second] = drawn(random, known.len());
                 let after = |server: usize| known[server].free_after(now);
                 if after(second) < after(first) { second } else { first }
+            }
+            Rule::LowestOfTwo => {
+                let two: [usize; 2] = drawn(random, known.len());
+                two[lowest(random, two.len(), |place| known[two[place]].queue)]
             }
             Rule::LowestOfThree => {
                 let three: [usize; 3] = drawn(random, known.len());
