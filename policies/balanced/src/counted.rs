@@ -53,9 +53,8 @@ pub(crate) struct Pace {
     hosts: f64,
 }
 
-/// What is known of one target; first what a pick needs.
+/// What is known of one target.
 #[derive(Debug, Clone, Copy, Default)]
-#[repr(C)]
 pub(crate) struct Counted {
     /// When it will be done with all that it has.
     free_ms: f64,

@@ -127,20 +127,16 @@ impl Level {
     fn find_below(&mut self, height: f64, now_ms: f64, picks: f64) -> f64 {
         self.below.clear();
         (self.deepest, self.fastest) = (0.0, 0.0);
-        let (mut filled, mut rates, mut len) = (picks, 0.0, 0);
-        self.below.resize(self.queues.len(), Slot(0));
-        // Without branches, which half of all targets would mislead.
+        let (mut filled, mut rates) = (picks, 0.0);
         for (slot, Queue { free_ms, rate }) in (0..).map(Slot).zip(&self.queues) {
             let delay = later(free_ms - now_ms, 0.0);
-            let is_below = delay < height;
-            let rate = if is_below { *rate } else { 0.0 };
-            (filled, rates) = (filled + delay * rate, rates + rate);
-            self.deepest = later(rate * (height - delay), self.deepest);
-            self.fastest = later(rate, self.fastest);
-            self.below[len] = slot;
-            len += usize::from(rate > 0.0);
+            if delay < height && *rate > 0.0 {
+                (filled, rates) = (filled + delay * rate, rates + rate);
+                self.deepest = later(self.deepest, rate * (height - delay));
+                self.fastest = later(self.fastest, *rate);
+                self.below.push(slot);
+            }
         }
-        self.below.truncate(len);
         filled / rates
     }
 }

@@ -77,25 +77,22 @@ enum Way {
 /// Fewer unseen picks than this are none, and fewer than half of it are none again.
 const ALONE: f64 = 0.05;
 
-/// What is remembered of a target. What a pick needs comes first, in one cache line: in a large pool each
-/// line is a wait.
+/// What is remembered of a target.
 #[derive(Debug, Clone, Copy, Default)]
-#[repr(C, align(64))]
 struct Known {
-    /// Picks so far, own ones and those that other hosts told of.
-    picks: u64,
-    /// Since the last report's capture, as the host counts them: without leases that have ended.
-    since: u32,
     is_eligible: bool,
     reports_counts: bool,
+    /// Of the last report, on the host's clock.
+    captured_ms: f64,
+    /// Picks so far, own ones and those that other hosts told of, and before that capture.
+    picks: u64,
+    picks_before: u64,
+    /// Since that capture, as the host counts them: without leases that have ended.
+    since: u32,
     /// What a request costs here over what it costs where all is well.
     price: f64,
     counted: Counted,
     turn: Turn,
-    /// Of the last report, on the host's clock.
-    captured_ms: f64,
-    /// Picks before that capture.
-    picks_before: u64,
 }
 
 /// A report as both ways of choosing need it.
