@@ -123,7 +123,7 @@ mod tests {
         let mut host = StrategyHost::<FewestClients>::with_loads(&[0.5; 3]);
         let mut shares = [0_usize; 3];
         for _ in 0..2_000 {
-            let slot = host.pick_among(&[0, 2]).expect("two candidates");
+            let slot = host.pick_only(&[0, 2]).expect("two candidates");
             shares[slot.index()] += 1;
             host.change(slot.0, |target| target.picks = 0);
         }

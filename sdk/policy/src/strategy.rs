@@ -3,7 +3,7 @@
 //! [`StrategyRunner`] is the same code inside a guest and in a native test or benchmark; the Wasm
 //! exports only convert types around it.
 
-use crate::{Fleet, GoesBy, PolicyInfo, Request, Slot, Target};
+use crate::{Fleet, GoesBy, PolicyInfo, Request, Slot, Target, math};
 
 /// Chooses a target for each request.
 ///
@@ -84,8 +84,9 @@ pub struct StrategyRunner<S> {
     strategy: S,
     fleet: Fleet,
     changed: Vec<Slot>,
-    /// Random bits of the request that was asked for last: they tell one from another.
-    pub(crate) asked: Option<u64>,
+    /// Random bits of the request that was asked for last, which tell one from another, and how many choices
+    /// were made for it.
+    pub(crate) asked: Option<(u64, u64)>,
 }
 
 impl<S: Strategy> StrategyRunner<S> {
@@ -125,7 +126,7 @@ impl<S: Strategy> StrategyRunner<S> {
     /// One pick, counted as one more of its target's `picks`.
     pub fn pick(&mut self, request: &Request) -> Option<Slot> {
         self.fleet.is_further = false;
-        self.asked = Some(request.random);
+        self.asked = Some((request.random, 1));
         self.fleet.serve(request);
         let slot = self.strategy.pick(&self.fleet, request)?;
         self.fleet.count_pick(slot);
@@ -134,8 +135,18 @@ impl<S: Strategy> StrategyRunner<S> {
 
     /// One pick out of `candidates`, counted likewise.
     pub fn pick_among(&mut self, request: &Request, candidates: Vec<Slot>) -> Option<Slot> {
-        self.fleet.is_further = self.asked.replace(request.random) == Some(request.random);
+        let before = self.asked.filter(|(random, _)| *random == request.random);
+        let choices = before.map_or(0, |(_, choices)| choices);
+        self.asked = Some((request.random, choices + 1));
+        // Each choice has random bits of its own: the second is not to follow from the first.
+        let random = if choices == 0 {
+            request.random
+        } else {
+            math::mix(request.random.wrapping_add(choices))
+        };
+        let request = &Request { random, ..*request };
         let Self { strategy, fleet, .. } = self;
+        fleet.is_further = choices > 0;
         fleet.serve(request);
         let slot = fleet.limited_to(candidates, |fleet| strategy.pick(fleet, request))?;
         self.fleet.count_pick(slot);

@@ -85,7 +85,7 @@ impl<S: Strategy> StrategyHost<S> {
 
     /// The next best among these slots, for the request that was picked for last.
     pub fn pick_among(&mut self, slots: &[u32]) -> Option<Slot> {
-        self.runner.asked = Some(self.random);
+        self.runner.asked.get_or_insert((self.random, 1));
         self.pick_out(slots, self.random)
     }
 
@@ -212,7 +212,7 @@ pub fn check_best_ties<S: Strategy>(settings: &str) {
             }
             host.now_ms += 10;
             let all = [0, 1, 2, 3, 4];
-            let picked = if is_among { host.pick_among(&all) } else { host.pick() };
+            let picked = if is_among { host.pick_only(&all) } else { host.pick() };
             counts[picked.expect("five are eligible").index()] += 1;
         }
         let chi_square = (f64::from(counts[0]) - 1e3).powi(2) / 500.0;
