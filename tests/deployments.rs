@@ -4,13 +4,9 @@
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use crate::process::{Process, command};
-use crate::support::{Farm, get, program};
-
-/// A test that waits longer has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::support::{Farm, PATIENCE, get, program};
 
 fn config(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../config").join(file)

@@ -14,10 +14,8 @@ use std::time::{Duration, Instant};
 use loadline::config::{OnFault, PoolConfig};
 
 use crate::support::admin::{TOKEN, bad, call, farm, good, names};
-use crate::support::{Farm, built_in, pool, relabelled, strategy, trapping};
+use crate::support::{Farm, PATIENCE, built_in, pool, relabelled, strategy, trapping};
 
-/// A test that waits longer than this has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
 fn mine() -> Vec<PoolConfig> {
     vec![pool("default", "weighted", "mine")]
 }

@@ -1,7 +1,7 @@
 //! Where modules are compiled: work on untrusted bytes in, its result, or why there is none, out.
 //!
-//! Each has a thread of its own with a large stack, which in a host that serves comes last of all that
-//! wants the processor. Its time is counted on the processor, so that a busy machine gives up no good
+//! Each has a thread of its own with a large stack, which in a host that serves stands back for all that
+//! wants the processor, and still gets on where there is no end of it. Its time is counted on the processor, so that a busy machine gives up no good
 //! policy. The compiler cannot be stopped: what is given up goes on to its end, and while
 //! [`GIVEN_UP_MAX`] do, nothing else is begun.
 
@@ -17,8 +17,9 @@ use super::engine::Limits;
 
 /// Stack of the thread: nested code needs more than the usual one.
 const STACK_BYTES: usize = 64 << 20;
-/// How far it stands back for threads that serve.
-const NICE: i32 = 19;
+/// How far it stands back for threads that serve: on a full machine it has a tenth of what one of them has. With 19,
+/// it has a seventieth, a policy comes after minutes, and picks are no faster for it.
+const NICE: i32 = 10;
 /// By the wall clock it may take so many times what it may use of the processor.
 const PATIENCE: u32 = 10;
 /// Between two looks at what it has used, at least.

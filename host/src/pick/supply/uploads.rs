@@ -12,7 +12,7 @@ use super::wishes::Outcome;
 use crate::policy::library::{Fate, Offer};
 use crate::policy::{Form, WishError};
 
-/// Uploads that are compiled at one time: their threads come last of all that wants the processor, and still each
+/// Uploads that are compiled at one time: their threads stand back for all that serves, and still each
 /// has the compiler's memory.
 const UPLOADS_MAX: usize = 2;
 
