@@ -124,21 +124,37 @@ impl Level {
     }
 
     /// Finds those below a height, and the next one: infinite, if nobody is below.
+    ///
+    /// No branch depends on a target, because the processor would guess every other one wrong: who is
+    /// not below counts with a rate of 0. A choice between floating-point numbers would be a branch in
+    /// a guest, so that it goes by their bits, which are in order where none is negative.
     fn find_below(&mut self, height: f64, now_ms: f64, picks: f64) -> f64 {
-        self.below.clear();
-        (self.deepest, self.fastest) = (0.0, 0.0);
-        let (mut filled, mut rates) = (picks, 0.0);
-        for (slot, Queue { free_ms, rate }) in (0..).map(Slot).zip(&self.queues) {
-            let delay = later(free_ms - now_ms, 0.0);
-            if delay < height && *rate > 0.0 {
-                (filled, rates) = (filled + delay * rate, rates + rate);
-                self.deepest = later(self.deepest, rate * (height - delay));
-                self.fastest = later(self.fastest, *rate);
-                self.below.push(slot);
+        let Self { queues, below, .. } = self;
+        below.resize(queues.len(), Slot(0));
+        let (mut filled, mut rates, mut len) = (picks, 0.0, 0);
+        let (mut deepest, mut fastest) = (0, 0);
+        for (slot, Queue { free_ms, rate }) in (0..).map(Slot).zip(&*queues) {
+            let delay = f64::from_bits(bits(free_ms - now_ms).max(0).cast_unsigned());
+            let is_below = (delay < height) & (*rate > 0.0);
+            let rate = rate * f64::from(u8::from(is_below));
+            (filled, rates) = (filled + delay * rate, rates + rate);
+            deepest = deepest.max(bits(rate * (height - delay)));
+            fastest = fastest.max(bits(rate));
+            if let Some(place) = below.get_mut(len) {
+                *place = slot;
             }
+            len += usize::from(is_below);
         }
+        below.truncate(len);
+        self.deepest = f64::from_bits(deepest.cast_unsigned());
+        self.fastest = f64::from_bits(fastest.cast_unsigned());
         filled / rates
     }
+}
+
+/// A number that is negative where this one is.
+fn bits(number: f64) -> i64 {
+    number.to_bits().cast_signed()
 }
 
 /// The larger of two numbers that are numbers.
