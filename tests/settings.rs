@@ -110,6 +110,31 @@ async fn all_mistakes_are_told_and_a_bad_change_keeps_what_serves() {
     farm.stop().await;
 }
 
+/// The file has not changed, and what is known of the machines neither.
+#[tokio::test(flavor = "multi_thread")]
+async fn change_of_settings_alone_starts_the_same_generation_with_them() {
+    let mut farm = Farm::new("weighted", "p2c").await;
+    farm.report(&["a"], &[("cpu", 0.5), ("memory", 0.25)]);
+    farm.eligible(1).await;
+    let (formula, strategy) = (farm.policy("formula"), farm.policy("strategy"));
+    for (swaps, weights, load) in [
+        (2, json!({ "memory": 1 }), 0.25),
+        (3, json!({ "cpu": 1, "memory": 1 }), 0.75),
+        (4, json!({ "cpu": 2, "memory": 0 }), 1.0),
+    ] {
+        let problems = farm.apply(|config| {
+            config.pools[0].formula_settings = json!({ "weights": weights });
+        });
+        assert_eq!(problems.await, [""; 0]);
+        assert_eq!(farm.get("/v1/target")["load"], load);
+        let now = farm.policy("formula");
+        assert_eq!((&now["generation"], &now["trouble"]), (&formula["generation"], &Value::Null));
+        assert_eq!(now["swaps"], swaps);
+    }
+    assert_eq!(farm.policy("strategy")["swaps"], strategy["swaps"]);
+    farm.stop().await;
+}
+
 /// Schemas are a guest's words: one that is none is a bad answer.
 #[test]
 fn schema_that_is_none_is_refused() {

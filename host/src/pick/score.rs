@@ -252,12 +252,12 @@ impl Scorer {
                 (scored.columns, scored.last_good) = (columns, f64::NAN);
             }
         }
-        let decider = guest.decider.clone();
+        let (decider, settings) = (guest.decider.clone(), Arc::clone(&guest.settings));
         self.inputs = inputs;
         self.formula = Some(guest);
         self.settle(&mut batch, Some(&loads));
         self.pool.publish(&[], &mut batch.rows, now_ms);
-        self.pool.note_serving(Kind::Formula, decider);
+        self.pool.note_serving(Kind::Formula, decider, settings);
         Ok(())
     }
 

@@ -182,6 +182,8 @@ impl TargetView {
 pub struct FormulaGuest {
     /// What runs.
     pub decider: Decider,
+    /// What it was configured with.
+    pub settings: Arc<str>,
     /// Tells this guest from every other of this process.
     pub serial: u64,
     /// What it says of itself.
@@ -237,8 +239,9 @@ impl FormulaGuest {
             return Err(room.nonsense("metrics", what).into());
         }
         let decider = Decider { policy: Arc::clone(name), generation: module.generation };
+        let settings = Arc::from(settings);
         let serial = next_serial();
-        Ok(Self { decider, serial, description, metrics, world, room })
+        Ok(Self { decider, settings, serial, description, metrics, world, room })
     }
 
     /// The columns of [`evaluate`](Self::evaluate).
@@ -301,6 +304,8 @@ impl FormulaGuest {
 pub struct StrategyGuest {
     /// What runs.
     pub decider: Decider,
+    /// What it was configured with.
+    pub settings: Arc<str>,
     /// Tells this guest from every other of this process.
     pub serial: u64,
     /// What it says of itself.
@@ -348,8 +353,9 @@ impl StrategyGuest {
             room.call("configure", budget, |store| guest.call_configure(store, settings, seed))
         })?;
         let decider = Decider { policy: Arc::clone(name), generation: module.generation };
+        let settings = Arc::from(settings);
         let serial = next_serial();
-        Ok(Self { decider, serial, description, world, room })
+        Ok(Self { decider, settings, serial, description, world, room })
     }
 
     /// New or changed targets; `hosts` choose for them, at least 1.

@@ -4,6 +4,7 @@
 //! Invariant: table and guest change together under the seat, at most [`PART_ROWS`] targets at a time;
 //! picks go on between two parts, and while a new guest is fed.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Pool;
@@ -86,7 +87,7 @@ impl Pool {
         heir: Heir,
         now_ms: u64,
     ) -> Result<(), CallError> {
-        let decider = guest.decider.clone();
+        let (decider, settings) = (guest.decider.clone(), Arc::clone(&guest.settings));
         let mut fed = Fed::default();
         // Picks go on meanwhile: catch up without the lock until little is left for it.
         for _ in 0..CATCH_UP_MAX {
@@ -108,7 +109,7 @@ impl Pool {
             }
         }
         let old = std::mem::replace(&mut *seat, Seat::Guest(Box::new(guest)));
-        self.note_serving(Kind::Strategy, decider);
+        self.note_serving(Kind::Strategy, decider, settings);
         drop(seat);
         drop(old); // unmapping its memory takes longer than a pick
         Ok(())

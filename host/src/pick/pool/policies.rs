@@ -32,11 +32,13 @@ pub(in crate::pick) struct Wanted {
 pub struct PolicyStatus {
     /// What decides; `None`: native answers.
     pub serving: Option<Decider>,
+    /// What the guest that was seated last was configured with.
+    pub settings: Arc<str>,
     /// Why native answers are given, or why the newest generation is not used.
     pub trouble: Option<Arc<str>>,
     /// Faults of its guests, by reason.
     pub faults: BTreeMap<&'static str, u64>,
-    /// Swaps to another generation.
+    /// Swaps to another generation, or to other settings.
     pub swaps: u64,
     /// Generations that failed too often, and do not serve here any more.
     pub quarantined: Vec<Generation>,
@@ -105,11 +107,12 @@ impl Pool {
         self.schedule.switches.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(in crate::pick) fn note_serving(&self, kind: Kind, decider: Decider) {
+    pub(in crate::pick) fn note_serving(&self, kind: Kind, decider: Decider, settings: Arc<str>) {
         let mut status = self.status_of(kind).lock();
-        if status.serving.as_ref() != Some(&decider) {
+        if status.serving.as_ref() != Some(&decider) || status.settings != settings {
             status.swaps += 1;
         }
+        status.settings = settings;
         status.quarantined.retain(|generation| *generation != decider.generation);
         status.serving = Some(decider);
         status.trouble = None;
