@@ -2,7 +2,7 @@
 //!
 //! A wait is also told apart: while the kernel lets the client wait for a processor, nobody waits for the
 //! host; while it lets the host's serving threads wait for one that somebody else has, neither; nor while
-//! the machine stood still ([`Stalls`]). What other threads of the host had meanwhile, its compiler say, is
+//! the machine stood still ([`Stalls`]). What the host's other threads had meanwhile, its compiler say, is
 //! the host's. Requests are counted under the phase in which they began, so that one run compares two.
 
 use std::fs::File;
@@ -62,26 +62,26 @@ pub(crate) struct Slow {
     client_queued: Duration,
     /// One of the host's serving threads was.
     host_queued: Duration,
-    /// What all threads of the host did meanwhile.
-    host_cpu: Duration,
+    /// What the host's other threads had of the processors meanwhile.
+    beside: Duration,
 }
 
 impl Slow {
     /// What is the host's: all but waits for a processor that it does not have itself, or, where that
     /// is more, but the time that the machine stood still.
     pub(crate) fn served(&self) -> Duration {
-        let elsewhere = self.host_queued.saturating_sub(self.host_cpu);
+        let elsewhere = self.host_queued.saturating_sub(self.beside);
         self.wall.saturating_sub(self.stalled.max(self.client_queued + elsewhere))
     }
 }
 
 impl std::fmt::Display for Slow {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { wall, stalled, client_queued, host_queued, host_cpu, .. } = self;
+        let Self { wall, stalled, client_queued, host_queued, beside, .. } = self;
         write!(
             f,
             "{:.2?} (wall {wall:.2?}; the machine stood still for {stalled:.2?}; without a processor: \
-             client {client_queued:.2?}, host {host_queued:.2?}; host had {host_cpu:.2?})",
+             client {client_queued:.2?}, host {host_queued:.2?}; its other threads had {beside:.2?})",
             self.served()
         )
     }
@@ -137,7 +137,7 @@ impl Load {
         let (stop, phase) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
         let start = |_| {
             let (stop, phase) = (Arc::clone(&stop), Arc::clone(&phase));
-            let served = Served { queues: Queues::of_host(host), cpu: host.cpu_clock() };
+            let served = Served { serving: Threads::that_serve(host), cpu: host.cpu_clock() };
             let client = Client::of(host);
             std::thread::spawn(move || ask(client, &served, &stop, &phase))
         };
@@ -203,23 +203,23 @@ pub(crate) fn is_native(answer: &str) -> bool {
 }
 
 fn ask(mut client: Client, host: &Served, stop: &AtomicBool, phase: &AtomicUsize) -> Asked {
-    let own = Queues(vec![File::open("/proc/thread-self/schedstat").unwrap()]);
+    let own = Threads(vec![File::open("/proc/thread-self/schedstat").unwrap()]);
     let mut asked = Asked::default();
     while !stop.load(Ordering::Relaxed) {
         let waits = &mut asked.phases[phase.load(Ordering::Relaxed)];
-        let queues = [&own, &host.queues];
-        let (before, cpu) = (queues.map(Queues::waited), host.cpu.now());
+        let threads = [&own, &host.serving];
+        let (before, cpu) = (threads.map(Threads::times), host.cpu.now());
         let begin = Instant::now();
         let answer = client.target("");
         let wall = begin.elapsed();
         waits.all.push(u32::try_from(wall.as_micros()).unwrap());
         if wall > LOOKED_INTO {
-            let [client_queued, host_queued] =
-                [0, 1].map(|of| queues[of].longest_since(&before[of]));
-            let host_cpu = host.cpu.now() - cpu;
-            let begin = Some(begin);
-            let stalled = Duration::ZERO; // nobody knows yet
-            waits.slow.push(Slow { begin, wall, stalled, client_queued, host_queued, host_cpu });
+            let cpu = host.cpu.now() - cpu;
+            let [client, serving] = [0, 1].map(|of| threads[of].since(&before[of]));
+            let beside = cpu.saturating_sub(serving.ran);
+            let (begin, stalled) = (Some(begin), Duration::ZERO); // nobody knows yet
+            let (client_queued, host_queued) = (client.queued, serving.queued);
+            waits.slow.push(Slow { begin, wall, stalled, client_queued, host_queued, beside });
         }
         match answer {
             Ok(answer) => waits.native += usize::from(is_native(answer)),
@@ -231,16 +231,24 @@ fn ask(mut client: Client, host: &Served, stop: &AtomicBool, phase: &AtomicUsize
 
 /// What the kernel says of a host.
 struct Served {
-    queues: Queues,
+    serving: Threads,
     cpu: CpuClock,
 }
 
-/// How long threads have waited for a processor, as the kernel counts it.
-struct Queues(Vec<File>);
+/// Threads, and how long each has run and waited for a processor, as the kernel counts it.
+struct Threads(Vec<File>);
 
-impl Queues {
+/// What threads did in some time.
+struct Spent {
+    /// All of them. Of one that runs at the end the kernel may not have counted its last millisecond yet.
+    ran: Duration,
+    /// The one that waited longest for a processor.
+    queued: Duration,
+}
+
+impl Threads {
     /// Those of a host that serve requests.
-    fn of_host(host: &HostProcess) -> Self {
+    fn that_serve(host: &HostProcess) -> Self {
         let threads = std::fs::read_dir(host.proc("task")).unwrap();
         let serves = |thread: &std::path::PathBuf| {
             std::fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.starts_with("tokio"))
@@ -249,20 +257,25 @@ impl Queues {
         Self(threads.map(|thread| File::open(thread.join("schedstat")).unwrap()).collect())
     }
 
-    fn waited(&self) -> Vec<Duration> {
-        let waited = |file: &File| {
+    /// Of each, how long it has run and how long it has waited.
+    fn times(&self) -> Vec<[Duration; 2]> {
+        let times = |file: &File| {
             let mut text = [0; 64];
             let length = file.read_at(&mut text, 0).unwrap();
-            let text = std::str::from_utf8(&text[..length]).unwrap();
-            Duration::from_nanos(text.split(' ').nth(1).unwrap().parse().unwrap())
+            let mut words = std::str::from_utf8(&text[..length]).unwrap().split(' ');
+            [(); 2].map(|()| Duration::from_nanos(words.next().unwrap().parse().unwrap()))
         };
-        self.0.iter().map(waited).collect()
+        self.0.iter().map(times).collect()
     }
 
-    /// What the thread that waited longest has waited since.
-    fn longest_since(&self, before: &[Duration]) -> Duration {
-        let after = self.waited();
-        let waits = after.iter().zip(before).map(|(after, before)| after.saturating_sub(*before));
-        waits.max().unwrap_or_default()
+    fn since(&self, before: &[[Duration; 2]]) -> Spent {
+        let after = self.times();
+        let spent = |of: usize| {
+            after
+                .iter()
+                .zip(before)
+                .map(move |(after, before)| after[of].saturating_sub(before[of]))
+        };
+        Spent { ran: spent(0).sum(), queued: spent(1).max().unwrap_or_default() }
     }
 }
