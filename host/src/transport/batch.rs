@@ -55,6 +55,13 @@ impl Batch {
         Self { bytes, arrivals, held: None }
     }
 
+    /// Makes room for so many datagrams in all, if they go on as they began.
+    pub(super) fn reserve(&mut self, datagrams: usize) {
+        let more = datagrams.saturating_sub(self.len());
+        self.arrivals.reserve(more);
+        self.bytes.reserve(self.bytes.len().div_ceil(self.len().max(1)) * more);
+    }
+
     /// Adds a datagram.
     pub fn push(&mut self, datagram: Datagram<'_>) {
         let Datagram { bytes, received, from } = datagram;

@@ -23,8 +23,11 @@ use nix::sys::time::TimeSpec;
 use super::batch::Batch;
 use super::status::{Status, count};
 
-/// Datagrams read before they are handed on: bounds the delay of the first one.
-const BATCH_MAX: usize = 64;
+/// Datagrams of one call to the kernel at most.
+const CALL_MAX: usize = 64;
+/// Datagrams read before they are handed on, where so many wait: who takes them is woken less often, and
+/// the first one waits some tenths of a millisecond.
+const BATCH_MAX: usize = 4 * CALL_MAX;
 /// Datagrams asked for after a call that found few: preparing for more has its price.
 const FEW: usize = 4;
 /// Bytes of a usual datagram: a batch makes room for so many of them.
@@ -45,6 +48,8 @@ pub struct Receiver {
     empty: Instant,
     /// The kernel's count of drops that it told last.
     drops: u32,
+    /// What a call failed with after others had succeeded: told by the next one.
+    error: Option<io::Error>,
     status: Arc<Status>,
 }
 
@@ -69,9 +74,9 @@ impl Receiver {
     pub fn new(socket: &impl AsFd, status: Arc<Status>) -> io::Result<Self> {
         setsockopt(socket, sockopt::ReceiveTimestampns, &true)?;
         setsockopt(socket, sockopt::RxqOvfl, &1)?;
-        let slots = vec![0; SLOT_BYTES * BATCH_MAX];
-        let rests = vec![0; REST_BYTES * BATCH_MAX]; // not there until it is written to
-        Ok(Self { slots, rests, ask: FEW, empty: Instant::now(), drops: 0, status })
+        let slots = vec![0; SLOT_BYTES * CALL_MAX];
+        let rests = vec![0; REST_BYTES * CALL_MAX]; // not there until it is written to
+        Ok(Self { slots, rests, ask: FEW, empty: Instant::now(), drops: 0, error: None, status })
     }
 
     /// Everything that is there, up to [`BATCH_MAX`] datagrams.
@@ -79,6 +84,30 @@ impl Receiver {
     /// # Errors
     /// `WouldBlock`: nothing is there.
     pub fn receive(&mut self, socket: &impl AsRawFd) -> io::Result<Batch> {
+        if let Some(error) = self.error.take() {
+            return Err(error);
+        }
+        let mut batch = Batch::with_capacity(self.ask, self.ask * USUAL_BYTES);
+        loop {
+            let asked = self.ask;
+            match self.call(socket, &mut batch) {
+                Ok(found) if found == asked && batch.len() + self.ask <= BATCH_MAX => {
+                    batch.reserve(BATCH_MAX);
+                }
+                Ok(_) => return Ok(batch),
+                Err(error) if batch.is_empty() => return Err(error),
+                Err(error) => {
+                    // Whether anything is there is to be asked anew.
+                    let is_over = error.kind() != io::ErrorKind::WouldBlock;
+                    self.error = is_over.then_some(error);
+                    return Ok(batch);
+                }
+            }
+        }
+    }
+
+    /// Appends what one call to the kernel finds; how many datagrams that are.
+    fn call(&mut self, socket: &impl AsRawFd, batch: &mut Batch) -> io::Result<usize> {
         let begin = Instant::now();
         let rests = self.rests.chunks_mut(REST_BYTES);
         let slots = self.slots.chunks_mut(SLOT_BYTES).zip(rests).take(self.ask);
@@ -97,7 +126,6 @@ impl Receiver {
         })?;
         let (now, wall) = (Instant::now(), SystemTime::now());
         let wall = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let mut batch = Batch::with_capacity(self.ask, self.ask * USUAL_BYTES);
         let (mut found, mut drops) = (0, None);
         for message in results {
             found += 1;
@@ -114,9 +142,9 @@ impl Receiver {
         if found < self.ask {
             self.empty = begin;
         }
-        self.ask = if found < FEW { FEW } else { BATCH_MAX };
+        self.ask = if found < FEW { FEW } else { CALL_MAX };
         self.note_drops(drops);
-        Ok(batch)
+        Ok(found)
     }
 
     /// Counts what the kernel has dropped since it told last.
@@ -175,5 +203,27 @@ mod tests {
             heard.extend(batch.iter().map(|datagram| datagram.bytes.to_vec()));
         }
         assert_eq!(heard, sent);
+    }
+
+    #[test]
+    fn what_waits_is_handed_on_in_large_batches_and_in_order() {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+        enlarge(&socket, 8 << 20).expect("a size");
+        let mut receiver = Receiver::new(&socket, Arc::default()).expect("a receiver");
+        let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+        let to = socket.local_addr().expect("an address");
+        // More than one batch, and at its end a call that finds nothing.
+        let sent: Vec<_> = (0..FEW + BATCH_MAX).map(|at| at.to_string().into_bytes()).collect();
+        sent.iter().for_each(|bytes| {
+            sender.send_to(bytes, to).expect("sent");
+        });
+        let mut heard: Vec<Vec<u8>> = Vec::new();
+        let mut lengths = Vec::new();
+        while let Ok(batch) = receiver.receive(&socket) {
+            lengths.push(batch.len());
+            heard.extend(batch.iter().map(|datagram| datagram.bytes.to_vec()));
+        }
+        assert_eq!(heard, sent);
+        assert_eq!(lengths, [FEW + BATCH_MAX - CALL_MAX, CALL_MAX]);
     }
 }
