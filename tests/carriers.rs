@@ -30,7 +30,7 @@ fn large_reports_arrive_whole() {
     let names: Vec<_> = (0..256).map(|n| format!("{n:03}-{}", "x".repeat(230))).collect();
     for (machine, metrics) in [("a5", 5), ("b6", 6), ("c17", 17), ("d37", 37), ("e250", 250)] {
         let names: Vec<_> = names[..metrics].iter().map(String::as_str).collect();
-        let metrics = Metrics { values: vec![0.5; names.len()], names };
+        let metrics = Metrics { values: vec![0.5; names.len()], names: names.into() };
         let bytes = frame(Report { metrics, ..report(machine, &[]) });
         let to = SocketAddr::from(([10, 77, 1, 1], host.port));
         net.within("a", move || throw(ANY, to, &bytes));

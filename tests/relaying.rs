@@ -51,7 +51,7 @@ fn signed() -> Keyring {
 fn full<'a>(machine: &'a str, names: &'a [String], addresses: &'a Addresses) -> Report<'a> {
     let offered = |(name, (address, _)): (&'a String, &'a (&'static str, &'static str))| Service {
         weight: 2.5,
-        metrics: Metrics { names: vec!["queue", "x.y"], values: vec![-0.0, 1e308] },
+        metrics: Metrics { names: vec!["queue", "x.y"].into(), values: vec![-0.0, 1e308] },
         accepted: u64::MAX,
         completed: 7,
         in_flight: 3,
@@ -65,7 +65,10 @@ fn full<'a>(machine: &'a str, names: &'a [String], addresses: &'a Addresses) -> 
         delay_ms: 11,
         state: State::Draining,
         weight: 0.125,
-        metrics: Metrics { names: vec!["cpu", "ünïcode"], values: vec![0.1 + 0.2, f64::NAN] },
+        metrics: Metrics {
+            names: vec!["cpu", "ünïcode"].into(),
+            values: vec![0.1 + 0.2, f64::NAN],
+        },
         services: names.iter().zip(addresses).map(offered).collect(),
         labels: vec![("a", ""), ("b", "c")],
         sent_ms: wall_ms(),
@@ -177,7 +180,7 @@ fn destination_that_is_away_costs_a_relay_little_memory() {
     let port = report_port(&mut relay);
     let names: Vec<_> = (0..250).map(|n| format!("{n:03}-{}", "x".repeat(220))).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
-    let metrics = Metrics { values: vec![0.5; names.len()], names };
+    let metrics = Metrics { values: vec![0.5; names.len()], names: names.into() };
     let sender = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
     let mut bytes = vec![0; 65_536];
     let mut pass_on = |seq| {

@@ -253,7 +253,6 @@ pub(crate) fn pool(name: &str, formula: &str, strategy: &str) -> PoolConfig {
 
 /// A report of a machine without services, every hour: it is gone when the test says so.
 pub(crate) fn report<'a>(machine: &'a str, metrics: &[(&'a str, f64)]) -> Report<'a> {
-    let (names, values) = metrics.iter().copied().unzip();
     Report {
         farm: "default",
         machine,
@@ -263,7 +262,7 @@ pub(crate) fn report<'a>(machine: &'a str, metrics: &[(&'a str, f64)]) -> Report
         delay_ms: 0,
         state: State::Ready,
         weight: 1.0,
-        metrics: Metrics { names, values },
+        metrics: metrics.iter().copied().collect(),
         services: Vec::new(),
         labels: Vec::new(),
         sent_ms: 0,

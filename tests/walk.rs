@@ -239,7 +239,7 @@ async fn services_are_targets_of_their_own_pools() {
     let web = PoolConfig { service: "web".to_owned(), ..pool("site", "sessions", "least-loaded") };
     let mut farm = Farm::with_pools(vec![pool("default", "weighted", "p2c"), web]).await;
     let mut own = service("web", "https://a.example:8443/app");
-    own.metrics.names = vec!["sessions"];
+    own.metrics.names = vec!["sessions"].into();
     own.metrics.values = vec![3.0];
     let services = vec![own, service("api", "")];
     farm.send(&Report { services, ..report("a", &[("cpu", 0.5), ("sessions", 99.0)]) });

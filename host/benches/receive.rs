@@ -151,7 +151,7 @@ impl Bench {
                 delay_ms: 0,
                 state: State::Ready,
                 weight: 1.0,
-                metrics: Metrics { names: vec!["cpu", "memory"], values: vec![load, 0.25] },
+                metrics: Metrics { names: vec!["cpu", "memory"].into(), values: vec![load, 0.25] },
                 services: Vec::new(),
                 labels: Vec::new(),
                 sent_ms: if self.keyring.signing_id() == 0 { 0 } else { sent_ms },

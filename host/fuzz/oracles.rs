@@ -5,8 +5,8 @@
 use loadline::config::{Config, Place, changes};
 use loadline::report::{Key, Keyring, Report, wire};
 
-/// A frame from anywhere: decoding returns, and what it returns has passed every check and is the
-/// same again after a way over the wire, signed or not.
+/// A frame from anywhere: decoding returns, and what it returns has passed every check, is the same where
+/// frames like it were decoded before, and the same again after a way over the wire, signed or not.
 pub(crate) fn decode(bytes: &[u8]) {
     let unsigned = Keyring::default();
     let signed = Keyring::new(vec![Key::new(7, b"0123456789abcdef").expect("long enough")]);
@@ -18,7 +18,18 @@ pub(crate) fn decode(bytes: &[u8]) {
 }
 
 fn check(frame: &[u8], keyring: &Keyring) {
-    let Ok(reports) = wire::decode(frame, keyring) else { return };
+    let decoded = wire::decode(frame, keyring);
+    let mut decoder = wire::Decoder::new();
+    for _ in 0..3 {
+        let mut again = Vec::new();
+        let result = decoder.decode_onto(&mut again, frame, keyring);
+        match &decoded {
+            Ok(reports) => assert_eq!((result, text(&again)), (Ok(()), text(reports))),
+            Err(error) => assert_eq!((result, again.len()), (Err(error.clone()), 0)),
+        }
+        decoder.reuse(again);
+    }
+    let Ok(reports) = decoded else { return };
     for report in &reports {
         assert_eq!(report.check(), Ok(()), "a report that was let through");
     }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use crate::report::gate::SKEW_MAX;
 use crate::report::{Report, State};
 pub use loss::Loss;
-pub use machine::{Labels, Machine, Measured, MetricNames, Offered};
+pub use machine::{Labels, Machine, Measured, Offered};
 pub use namesake::Namesake;
 pub use patience::MISSES_FACTOR_MAX;
 

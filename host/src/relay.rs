@@ -195,7 +195,7 @@ mod tests {
             delay_ms: 5,
             state: State::Ready,
             weight: 1.0,
-            metrics: Metrics { names: vec!["cpu"], values: vec![0.5] },
+            metrics: Metrics { names: vec!["cpu"].into(), values: vec![0.5] },
             services: Vec::new(),
             labels: Vec::new(),
             sent_ms: 0,
@@ -229,7 +229,7 @@ mod tests {
         let start = Instant::now();
         let names: Vec<_> = (0..256).map(|n| format!("{n:03}-{}", "x".repeat(228))).collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();
-        let metrics = Metrics { values: vec![0.5; names.len()], names };
+        let metrics = Metrics { values: vec![0.5; names.len()], names: names.into() };
         let services: Vec<_> = (0..64).map(|number| format!("service-{number}")).collect();
         let service = |name| Service { name, address: ":80", ..Service::implied() };
         let services = services.iter().map(|name| service(name.as_str())).collect();

@@ -3,16 +3,18 @@
 //! In: fields borrowed from the agent or from a datagram. Out: the same, checked. Ratios are 0 to 1,
 //! durations are milliseconds in suffixed integers. Reports are values: nothing here has a clock, a
 //! socket or a lock. [`wire`] is the byte form, [`auth`] the keys, [`gate`] who may report,
-//! [`address`] where services are.
+//! [`address`] where services are, [`metrics`] what is measured.
 
 pub mod address;
 pub mod auth;
 pub mod fit;
 pub mod gate;
+mod metrics;
 pub mod wire;
 
 pub use auth::{Key, Keyring};
 pub use gate::Gate;
+pub use metrics::{MetricNames, Metrics, Names};
 pub use wire::WireError;
 
 /// What every frame begins with.
@@ -68,15 +70,6 @@ impl std::str::FromStr for State {
             _ => Err(format!("{text:?} is not \"ready\", \"draining\" or \"stopped\"")),
         }
     }
-}
-
-/// Metrics by name; names and values have the same order and length.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Metrics<'a> {
-    /// The names; of two equal ones the first counts.
-    pub names: Vec<&'a str>,
-    /// The values; one that is not finite counts as not reported.
-    pub values: Vec<f64>,
 }
 
 /// A named thing that a machine offers.
@@ -221,6 +214,9 @@ fn check_weight(weight: f64) -> Result<(), WireError> {
 fn check_metrics(metrics: &Metrics<'_>) -> Result<(), WireError> {
     ensure("metrics", metrics.names.len() == metrics.values.len())?;
     ensure("metrics", metrics.names.len() <= METRICS_MAX)?;
+    if metrics.names.known().is_some() {
+        return Ok(()); // they were looked at when they were first seen
+    }
     metrics.names.iter().try_for_each(|name| check_name("metrics", name))
 }
 

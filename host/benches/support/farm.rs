@@ -69,7 +69,7 @@ fn report(machine: &str) -> Report<'_> {
         delay_ms: 0,
         state: State::Ready,
         weight: 1.0,
-        metrics: Metrics { names: vec!["cpu", "memory"], values: vec![0.5, 0.25] },
+        metrics: Metrics { names: vec!["cpu", "memory"].into(), values: vec![0.5, 0.25] },
         services: Vec::new(),
         labels: Vec::new(),
         sent_ms: 0,

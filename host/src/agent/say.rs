@@ -120,10 +120,7 @@ impl Agent {
 const MACHINE: &str = "machine";
 
 fn named<'a>(metrics: &'a [MetricConfig], values: &[f64]) -> Metrics<'a> {
-    Metrics {
-        names: metrics.iter().map(|metric| metric.name.as_str()).collect(),
-        values: values.to_vec(),
-    }
+    metrics.iter().map(|metric| metric.name.as_str()).zip(values.iter().copied()).collect()
 }
 
 fn reported<'a>(service: &'a ServiceConfig, values: &[f64]) -> Service<'a> {

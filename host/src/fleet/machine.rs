@@ -9,14 +9,10 @@ use std::sync::Arc;
 
 use super::patience::DeadRule;
 use super::{FORGET_AFTER_MS, Loss, Namesake};
-use crate::report::{Metrics, Report, Service, State, address};
+use crate::report::{self, MetricNames, Metrics, Report, Service, State, address};
 
 /// Sets of metric names, and names of services, remembered for sharing: farms have a few makes of machines.
 const NAMES_MAX: usize = 64;
-
-/// The names of a report's metrics, shared by all reports that have the same ones, so that a lookup
-/// table made for them stays good.
-pub type MetricNames = Arc<[Box<str>]>;
 
 /// Free words by their names, shared by whoever shows them or chooses by them; other ones are another list.
 pub type Labels = Arc<[(Box<str>, Box<str>)]>;
@@ -82,6 +78,8 @@ pub struct Machine {
     pub metrics: Measured,
     /// What it offers; never empty.
     pub services: Vec<Offered>,
+    /// It names no service: `services` has the one that is implied, which is always the same.
+    is_implied: bool,
     /// Free words.
     pub labels: Labels,
     /// Which reports were lost.
@@ -136,8 +134,9 @@ impl Machine {
             source_seq: report.seq,
             received_ms: heard.received_ms,
             captured_ms: heard.received_ms,
-            metrics: Measured { names: names.set(&[]), values: Vec::new() },
+            metrics: Measured::nothing(names),
             services: Vec::new(),
+            is_implied: false,
             labels: Labels::default(),
             loss: Loss::default(),
             patience_ms: 0,
@@ -234,6 +233,10 @@ impl Machine {
     }
 
     fn take_services(&mut self, services: &[Service<'_>], has_moved: bool, names: &mut Names) {
+        let was_implied = std::mem::replace(&mut self.is_implied, services.is_empty());
+        if was_implied && self.is_implied && !has_moved {
+            return;
+        }
         let implied = [Service::implied()];
         let services = if services.is_empty() { &implied } else { services };
         let same = self.services.len() == services.len()
@@ -244,7 +247,7 @@ impl Machine {
                 reported: service.address.into(),
                 address: address::offered(service.address, self.source).into(),
                 weight: service.weight,
-                metrics: Measured { names: names.set(&[]), values: Vec::new() },
+                metrics: Measured::nothing(names),
                 accepted: 0,
                 completed: 0,
                 in_flight: 0,
@@ -296,10 +299,17 @@ impl Measured {
         self.values.get(index).copied().filter(|value| value.is_finite())
     }
 
+    fn nothing(names: &mut Names) -> Self {
+        Self { names: names.set(&report::Names::default()), values: Vec::new() }
+    }
+
     /// Replaces the values; the names are kept where they are the same.
     fn take(&mut self, metrics: &Metrics<'_>, names: &mut Names) {
-        if !is_same(&self.names, &metrics.names) {
-            self.names = names.set(&metrics.names);
+        match metrics.names.known() {
+            Some(known) if Arc::ptr_eq(known, &self.names) => {}
+            Some(known) => self.names = Arc::clone(known),
+            None if is_same(&self.names, &metrics.names) => {}
+            None => self.names = names.set(&metrics.names),
         }
         self.values.clear();
         self.values.extend_from_slice(&metrics.values);
@@ -308,7 +318,7 @@ impl Measured {
 
 impl Names {
     /// These metric names.
-    fn set(&mut self, names: &[&str]) -> MetricNames {
+    fn set(&mut self, names: &report::Names<'_>) -> MetricNames {
         let is_known = |known: &MetricNames| is_same(known, names);
         shared(&mut self.sets, is_known, || names.iter().map(|name| (*name).into()).collect())
     }
@@ -334,6 +344,6 @@ fn shared<T: ?Sized>(
     new
 }
 
-fn is_same(known: &MetricNames, names: &[&str]) -> bool {
-    known.len() == names.len() && known.iter().zip(names).all(|(a, b)| **a == **b)
+fn is_same(known: &MetricNames, names: &report::Names<'_>) -> bool {
+    known.len() == names.len() && known.iter().zip(names.iter()).all(|(a, b)| **a == *b)
 }

@@ -2,6 +2,7 @@
 
 mod liveness;
 mod names;
+mod rows;
 
 use std::net::Ipv4Addr;
 
@@ -21,7 +22,7 @@ fn report(machine: &str, boot: u64, seq: u64) -> Report<'_> {
         delay_ms: 0,
         state: State::Ready,
         weight: 1.0,
-        metrics: Metrics { names: vec!["cpu"], values: vec![0.5] },
+        metrics: Metrics { names: vec!["cpu"].into(), values: vec![0.5] },
         services: Vec::new(),
         labels: Vec::new(),
         sent_ms: 0,
@@ -172,7 +173,7 @@ fn same_metric_names_are_shared() {
 #[test]
 fn not_a_number_is_not_reported() {
     let mut fleet = fleet();
-    let metrics = Metrics { names: vec!["cpu", "memory"], values: vec![f64::NAN, 0.25] };
+    let metrics = Metrics { names: vec!["cpu", "memory"].into(), values: vec![f64::NAN, 0.25] };
     fleet.apply(&Report { metrics, ..report("a", 1, 1) }, HERE, 0);
     let (_, machine) = fleet.by_name("a").expect("known");
     assert_eq!(machine.metrics.get("cpu"), None);

@@ -22,8 +22,9 @@ use super::Pools;
 use super::score::Scorers;
 use crate::clock::{Clock, wall_ms};
 use crate::fleet::{Applied, Fleet, MachineId};
+use crate::report::Report;
 use crate::report::gate::{Gate, Present};
-use crate::report::{Report, wire};
+use crate::report::wire::Decoder;
 use crate::telemetry::Quiet;
 use crate::transport::{Batch, Datagram};
 pub use pulse::Pulse;
@@ -35,6 +36,9 @@ const SWEEP_MS: u64 = 50;
 /// Messages that wait for the intake at most, each a batch of datagrams; more are dropped and
 /// counted, newest first.
 pub const QUEUE_MAX: usize = 1_024;
+
+/// Datagrams that are decoded, then applied, at a stretch: what is read of them stays near.
+const PART: usize = 64;
 
 /// What the intake is told.
 pub enum Event {
@@ -78,6 +82,7 @@ pub struct Counts {
 pub struct Intake {
     fleet: Arc<RwLock<Fleet>>,
     gate: Gate,
+    decoder: Decoder,
     scorers: Arc<Scorers>,
     pools: Arc<Pools>,
     clock: Clock,
@@ -108,8 +113,20 @@ impl Intake {
         changes: Arc<watch::Sender<u64>>,
     ) -> Self {
         let (counts, pulse, quiet) = (Arc::default(), Arc::default(), Quiet::default());
-        let clock = pools.clock();
-        Self { fleet, gate, scorers, pools, clock, counts, pulse, deaf_ms: 0, changes, quiet }
+        let (clock, decoder) = (pools.clock(), Decoder::new());
+        Self {
+            fleet,
+            gate,
+            decoder,
+            scorers,
+            pools,
+            clock,
+            counts,
+            pulse,
+            deaf_ms: 0,
+            changes,
+            quiet,
+        }
     }
 
     /// What must beat beside the tasks that receive.
@@ -188,7 +205,20 @@ impl Intake {
         // An empty gate is open.
         let gate = is_own.then(|| std::mem::take(&mut self.gate));
         let before = turn.changed.len();
-        let (reports, arrivals) = self.decode(batch);
+        let mut datagrams = batch.iter().peekable();
+        while datagrams.peek().is_some() {
+            self.apply_part(datagrams.by_ref().take(PART), turn);
+        }
+        if let Some(gate) = gate {
+            self.gate = gate;
+        }
+        let reports = (turn.changed.len() - before) as u64;
+        self.counts.datagrams.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.counts.reports.fetch_add(reports, Ordering::Relaxed);
+    }
+
+    fn apply_part<'b>(&mut self, datagrams: impl Iterator<Item = Datagram<'b>>, turn: &mut Turn) {
+        let (reports, arrivals) = self.decode(datagrams);
         let fleet = Arc::clone(&self.fleet);
         let mut fleet = fleet.write();
         let found: Vec<_> = reports.iter().map(|report| fleet.find(report.machine)).collect();
@@ -201,20 +231,19 @@ impl Intake {
                 self.note(&fleet, applied, report, from, turn);
             }
         }
-        if let Some(gate) = gate {
-            self.gate = gate;
-        }
-        let reports = (turn.changed.len() - before) as u64;
-        self.counts.datagrams.fetch_add(batch.len() as u64, Ordering::Relaxed);
-        self.counts.reports.fetch_add(reports, Ordering::Relaxed);
+        drop(fleet);
+        self.decoder.reuse(reports);
     }
 
-    /// The reports of a batch, each with where it came from and when.
-    fn decode<'b>(&mut self, batch: &'b Batch) -> (Vec<Report<'b>>, Vec<(IpAddr, u64)>) {
-        let mut reports = Vec::with_capacity(batch.len());
-        let mut arrivals = Vec::with_capacity(batch.len());
-        for Datagram { bytes, from, received } in batch.iter() {
-            match wire::decode_onto(&mut reports, bytes, &self.gate.keyring) {
+    /// The reports of datagrams, each with where it came from and when.
+    fn decode<'b>(
+        &mut self,
+        datagrams: impl Iterator<Item = Datagram<'b>>,
+    ) -> (Vec<Report<'b>>, Vec<(IpAddr, u64)>) {
+        let mut reports = Vec::with_capacity(PART);
+        let mut arrivals = Vec::with_capacity(PART);
+        for Datagram { bytes, from, received } in datagrams {
+            match self.decoder.decode_onto(&mut reports, bytes, &self.gate.keyring) {
                 Ok(()) => arrivals.resize(reports.len(), (from, self.clock.ms_at(received))),
                 Err(error) => {
                     if self.refuse(from, None, error.reason(), &error) {

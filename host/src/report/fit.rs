@@ -82,7 +82,7 @@ mod tests {
 
     fn metrics(names: &[String]) -> Metrics<'_> {
         let names: Vec<_> = names.iter().map(String::as_str).collect();
-        Metrics { values: vec![0.5; names.len()], names }
+        Metrics { values: vec![0.5; names.len()], names: names.into() }
     }
 
     #[test]

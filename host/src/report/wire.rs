@@ -8,11 +8,13 @@
 //! Invariants: no bytes panic the decoder; encoding then decoding gives the same report; a frame
 //! is consumed to its last byte or refused; what is returned has passed [`Report::check`].
 
+mod memory;
 mod read;
 
 use serde::ser::{SerializeMap, SerializeTuple};
 use serde::{Serialize, Serializer};
 
+use self::memory::Memory;
 use super::auth::{Keyring, TAG_BYTES};
 use super::{FRAME_BYTES_MAX, MAGIC, NAME_FORM, Report, Service, State};
 
@@ -185,25 +187,59 @@ impl<'k> Packer<'k> {
 /// Why the whole frame is refused.
 pub fn decode<'a>(frame: &'a [u8], keyring: &Keyring) -> Result<Vec<Report<'a>>, WireError> {
     let mut reports = Vec::new();
-    decode_onto(&mut reports, frame, keyring)?;
+    Decoder { memory: Memory::default() }.decode_onto(&mut reports, frame, keyring)?;
     Ok(reports)
 }
 
-/// Appends the reports of one frame to those of others.
-///
-/// # Errors
-/// Why the whole frame is refused; nothing is appended then.
-pub fn decode_onto<'a>(
-    reports: &mut Vec<Report<'a>>,
-    frame: &'a [u8],
-    keyring: &Keyring,
-) -> Result<(), WireError> {
-    let payload = open(frame, keyring)?;
-    let before = reports.len();
-    let read =
-        read::reports(payload, reports).map_err(|error| WireError::Malformed(error.to_string()));
-    let checked = read.and_then(|()| reports[before..].iter().try_for_each(Report::check));
-    checked.inspect_err(|_| reports.truncate(before))
+/// Decodes frame after frame. It remembers what their reports have in common, the names of their metrics,
+/// and gives the same as [`decode`] in less time.
+#[derive(Debug)]
+pub struct Decoder {
+    memory: Memory,
+}
+
+impl Decoder {
+    /// One that has seen nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut memory = Memory::default();
+        memory.allow();
+        Self { memory }
+    }
+
+    /// Appends the reports of one frame to those of others.
+    ///
+    /// # Errors
+    /// Why the whole frame is refused; nothing is appended then.
+    pub fn decode_onto<'a>(
+        &mut self,
+        reports: &mut Vec<Report<'a>>,
+        frame: &'a [u8],
+        keyring: &Keyring,
+    ) -> Result<(), WireError> {
+        let payload = open(frame, keyring)?;
+        let before = reports.len();
+        let read = read::reports(payload, reports, &mut self.memory);
+        let read = read.map_err(|error| WireError::Malformed(error.to_string()));
+        let checked = read.and_then(|()| reports[before..].iter().try_for_each(Report::check));
+        checked.inspect_err(|_| reports.truncate(before))
+    }
+
+    /// Takes back reports that were used, for their memory, and from now on remembers one list of names
+    /// more.
+    pub fn reuse(&mut self, reports: Vec<Report<'_>>) {
+        self.memory.allow();
+        for report in reports {
+            self.memory.reuse(report.metrics.values);
+            report.services.into_iter().for_each(|s| self.memory.reuse(s.metrics.values));
+        }
+    }
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// The payload of a frame for us.

@@ -7,9 +7,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::fleet::{Machine, MetricNames, Offered};
+use crate::fleet::{Machine, Offered};
 use crate::policy::FormulaGuest;
 use crate::policy::guest::MetricUse;
+use crate::report::MetricNames;
 
 /// Makes of reports remembered for sharing.
 const MAKES_MAX: usize = 64;

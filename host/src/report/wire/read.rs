@@ -7,7 +7,10 @@
 
 use std::fmt;
 
-use crate::report::{LABELS_MAX, METRICS_MAX, Metrics, Report, SERVICES_MAX, Service, State};
+use super::memory::Memory;
+use crate::report::{
+    LABELS_MAX, METRICS_MAX, Metrics, Names, Report, SERVICES_MAX, Service, State,
+};
 
 /// Reports for which room is made at once: datagrams hold fewer.
 const REPORTS_RESERVED: usize = 32;
@@ -26,8 +29,12 @@ impl fmt::Display for Malformed {
 }
 
 /// Appends the reports of a payload, unchecked; those before what is malformed, too.
-pub(super) fn reports<'a>(payload: &'a [u8], all: &mut Vec<Report<'a>>) -> Result<(), Malformed> {
-    let mut cursor = Cursor { rest: payload, field: "reports" };
+pub(super) fn reports<'a>(
+    payload: &'a [u8],
+    all: &mut Vec<Report<'a>>,
+    memory: &mut Memory,
+) -> Result<(), Malformed> {
+    let mut cursor = Cursor { rest: payload, field: "reports", memory };
     let reports = cursor.array(usize::MAX)?;
     all.reserve(reports.min(REPORTS_RESERVED));
     for _ in 0..reports {
@@ -37,7 +44,8 @@ pub(super) fn reports<'a>(payload: &'a [u8], all: &mut Vec<Report<'a>>) -> Resul
     if cursor.rest.is_empty() { Ok(()) } else { Err(cursor.is("followed by more bytes")) }
 }
 
-fn report<'a>(cursor: &mut Cursor<'a>) -> Result<Report<'a>, Malformed> {
+#[inline] // into its place, rather than moved there
+fn report<'a>(cursor: &mut Cursor<'a, '_>) -> Result<Report<'a>, Malformed> {
     let mut row = Row::start(cursor, "report")?;
     let report = Report {
         farm: row.field("farm")?.string()?,
@@ -58,7 +66,7 @@ fn report<'a>(cursor: &mut Cursor<'a>) -> Result<Report<'a>, Malformed> {
     Ok(report)
 }
 
-fn service<'a>(cursor: &mut Cursor<'a>) -> Result<Service<'a>, Malformed> {
+fn service<'a>(cursor: &mut Cursor<'a, '_>) -> Result<Service<'a>, Malformed> {
     let mut row = Row::start(cursor, "service")?;
     let service = Service {
         name: row.field("service name")?.string()?,
@@ -74,29 +82,29 @@ fn service<'a>(cursor: &mut Cursor<'a>) -> Result<Service<'a>, Malformed> {
     Ok(service)
 }
 
-fn metrics<'a>(row: &mut Row<'_, 'a>) -> Result<Metrics<'a>, Malformed> {
+fn metrics<'a>(row: &mut Row<'_, 'a, '_>) -> Result<Metrics<'a>, Malformed> {
     Ok(Metrics {
-        names: row.field("metric names")?.list(METRICS_MAX, Cursor::string)?,
-        values: row.field("metric values")?.list(METRICS_MAX, Cursor::float)?,
+        names: row.field("metric names")?.names()?,
+        values: row.field("metric values")?.values()?,
     })
 }
 
 /// An array whose elements have their meaning by their place.
-struct Row<'c, 'a> {
-    cursor: &'c mut Cursor<'a>,
+struct Row<'c, 'a, 'm> {
+    cursor: &'c mut Cursor<'a, 'm>,
     /// Elements that were not read yet.
     left: usize,
 }
 
-impl<'c, 'a> Row<'c, 'a> {
-    fn start(cursor: &'c mut Cursor<'a>, what: &'static str) -> Result<Self, Malformed> {
+impl<'c, 'a, 'm> Row<'c, 'a, 'm> {
+    fn start(cursor: &'c mut Cursor<'a, 'm>, what: &'static str) -> Result<Self, Malformed> {
         cursor.field = what;
         let left = cursor.array(usize::MAX)?;
         Ok(Self { cursor, left })
     }
 
     /// The next element, which must be there.
-    fn field(&mut self, name: &'static str) -> Result<&mut Cursor<'a>, Malformed> {
+    fn field(&mut self, name: &'static str) -> Result<&mut Cursor<'a, 'm>, Malformed> {
         self.cursor.field = name;
         let Some(left) = self.left.checked_sub(1) else { return Err(self.cursor.is("missing")) };
         self.left = left;
@@ -104,7 +112,7 @@ impl<'c, 'a> Row<'c, 'a> {
     }
 
     /// The next element, which need not be there.
-    fn more(&mut self, name: &'static str) -> Option<&mut Cursor<'a>> {
+    fn more(&mut self, name: &'static str) -> Option<&mut Cursor<'a, 'm>> {
         self.cursor.field = name;
         self.left = self.left.checked_sub(1)?;
         Some(self.cursor)
@@ -118,13 +126,14 @@ impl<'c, 'a> Row<'c, 'a> {
 }
 
 /// What of a payload was not read yet.
-struct Cursor<'a> {
+struct Cursor<'a, 'm> {
     rest: &'a [u8],
     /// What is read now.
     field: &'static str,
+    memory: &'m mut Memory,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> Cursor<'a, '_> {
     #[cold]
     fn is(&self, problem: &'static str) -> Malformed {
         Malformed { field: self.field, problem }
@@ -254,6 +263,38 @@ impl<'a> Cursor<'a> {
         Ok(all)
     }
 
+    /// Names of metrics: from memory, where the very same bytes were read before.
+    fn names(&mut self) -> Result<Names<'a>, Malformed> {
+        const NONE: u8 = 0x90;
+        if self.rest.first() != Some(&NONE)
+            && let Some((names, rest)) = self.memory.recall(self.rest)
+        {
+            self.rest = rest;
+            return Ok(Names::of_known(names));
+        }
+        let begin = self.rest;
+        let names = self.list(METRICS_MAX, Self::string)?;
+        if names.is_empty() {
+            return Ok(Names::default());
+        }
+        let bytes = &begin[..begin.len() - self.rest.len()];
+        let learnt = self.memory.learn(bytes, &names);
+        Ok(learnt.map_or_else(|| names.into(), Names::of_known))
+    }
+
+    fn values(&mut self) -> Result<Vec<f64>, Malformed> {
+        let length = self.array(METRICS_MAX)?;
+        if length == 0 {
+            return Ok(Vec::new());
+        }
+        let mut values = self.memory.values();
+        values.reserve(length);
+        for _ in 0..length {
+            values.push(self.float()?);
+        }
+        Ok(values)
+    }
+
     fn labels(&mut self) -> Result<Vec<(&'a str, &'a str)>, Malformed> {
         let length = match self.byte()? {
             short @ 0x80..=0x8f => usize::from(short & 0x0f),
@@ -264,7 +305,11 @@ impl<'a> Cursor<'a> {
         if length > LABELS_MAX {
             return Err(self.is("too many"));
         }
-        (0..length).map(|_| Ok((self.string()?, self.string()?))).collect()
+        let mut labels = Vec::with_capacity(length);
+        for _ in 0..length {
+            labels.push((self.string()?, self.string()?));
+        }
+        Ok(labels)
     }
 
     /// Passes over so many values and all that they hold.

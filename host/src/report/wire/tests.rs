@@ -26,12 +26,12 @@ fn report<'a>() -> Report<'a> {
         delay_ms: 3,
         state: State::Ready,
         weight: 1.5,
-        metrics: Metrics { names: vec!["cpu", "memory"], values: vec![0.25, 0.5] },
+        metrics: Metrics { names: vec!["cpu", "memory"].into(), values: vec![0.25, 0.5] },
         services: vec![Service {
             name: "web",
             address: "10.0.0.3:8080",
             weight: 1.0,
-            metrics: Metrics { names: vec!["sessions"], values: vec![12.0] },
+            metrics: Metrics { names: vec!["sessions"].into(), values: vec![12.0] },
             accepted: 1_000,
             completed: 990,
             in_flight: 10,
@@ -251,7 +251,7 @@ fn fields_out_of_range_are_named() {
     check_field(&Report { services: services("web", -1.0), ..report() }, "weight");
     let twice = [services("web", 1.0), services("web", 1.0)].concat();
     check_field(&Report { services: twice, ..report() }, "service");
-    let uneven = Metrics { names: vec!["a"], values: vec![] };
+    let uneven = Metrics { names: vec!["a"].into(), values: vec![] };
     check_field(&Report { metrics: uneven, ..report() }, "metrics");
 }
 
@@ -262,7 +262,7 @@ fn names_that_would_look_like_others_are_refused() {
         assert_eq!(encode(std::slice::from_ref(bad), &none), Err(WireError::Name { field }));
     };
     for name in ["", "a\nb", "web\u{202e}1", "a\u{2066}b", "\u{200f}a", "a\u{feff}", "a\u{85}"] {
-        let metrics = || Metrics { names: vec![name], values: vec![0.0] };
+        let metrics = || Metrics { names: vec![name].into(), values: vec![0.0] };
         let service = Service { name, ..report().services.remove(0) };
         check(&Report { machine: name, ..report() }, "machine");
         check(&Report { farm: name, ..report() }, "farm");
@@ -283,10 +283,7 @@ const NAMES: [&str; 5] = ["a", "cpu", "vllm.waiting", "ä", "x y"];
 
 fn metrics() -> impl Strategy<Value = Metrics<'static>> {
     let metric = (prop::sample::select(&NAMES[..]), any::<f64>());
-    prop::collection::vec(metric, 0..5).prop_map(|pairs| {
-        let (names, values) = pairs.into_iter().unzip();
-        Metrics { names, values }
-    })
+    prop::collection::vec(metric, 0..5).prop_map(|pairs| pairs.into_iter().collect())
 }
 
 fn services() -> impl Strategy<Value = Vec<Service<'static>>> {
@@ -362,6 +359,77 @@ proptest! {
     }
 }
 
+/// Frames, good and mutated, one after the other through one decoder: each gives what it gives alone.
+fn check_remembering(frames: &[Vec<u8>]) {
+    let none = Keyring::default();
+    let mut decoder = Decoder::new();
+    for frame in frames {
+        let mut reports = Vec::new();
+        let decoded = decoder.decode_onto(&mut reports, frame, &none);
+        match decode(frame, &none) {
+            Ok(alone) => assert_eq!((decoded, text(&reports)), (Ok(()), text(&alone))),
+            Err(error) => assert_eq!((decoded, text(&reports)), (Err(error), text(&[]))),
+        }
+        let checked = reports.iter().map(Report::check);
+        checked.for_each(|checked| assert_eq!(checked, Ok(())));
+        // What is said again is said in the first form.
+        let again = encode(&reports, &none).expect("checked reports");
+        let alone = decode(&again, &none).expect("own frame");
+        assert_eq!(text(&alone), text(&reports));
+        decoder.reuse(reports);
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_decoder_that_remembers_gives_the_same(
+        sent in prop::collection::vec(prop::collection::vec(reports(), 0..3), 1..20),
+        mutations in prop::collection::vec((any::<usize>(), any::<u8>()), 0..20),
+    ) {
+        let frame = |sent: &Vec<Report<'_>>| encode(sent, &Keyring::default());
+        let mut frames: Vec<_> = sent.iter().map(|sent| frame(sent).expect("good")).collect();
+        // The same ones again, then with a byte that is another one, then as they were.
+        let good = frames.clone();
+        frames.extend(good.iter().zip(mutations).map(|(frame, (at, byte))| {
+            let mut mutated = frame.clone();
+            mutated[at % frame.len()] = byte;
+            mutated
+        }));
+        frames.extend(good);
+        check_remembering(&frames);
+    }
+
+    #[test]
+    fn a_decoder_that_remembers_is_not_misled(
+        at in 0..143_usize, bytes in prop::collection::vec(any::<u8>(), 1..4), cut in 0..143_usize,
+    ) {
+        let good = golden(PLAIN);
+        let mut mutated = good.clone();
+        mutated.splice(at..good.len().min(at + bytes.len()), bytes);
+        let cut = good[..cut].to_vec();
+        check_remembering(&[mutated.clone(), good.clone(), mutated, cut, good]);
+    }
+}
+
+#[test]
+fn names_of_metrics_are_shared_by_the_reports_that_have_them() {
+    let none = Keyring::default();
+    let frame = encode(&[report(), report()], &none).expect("good reports");
+    let (mut decoder, mut first, mut second) = (Decoder::new(), Vec::new(), Vec::new());
+    decoder.decode_onto(&mut first, &frame, &none).expect("a good frame");
+    let of = |report: &Report<'_>| report.metrics.names.known().map(std::sync::Arc::clone);
+    let names = of(&first[0]).expect("the first list is remembered at once");
+    assert_eq!(of(&first[1]), Some(names.clone()));
+    // One list more each time: the service's now.
+    assert!(first[0].services[0].metrics.names.known().is_none());
+    decoder.reuse(first);
+    decoder.decode_onto(&mut second, &frame, &none).expect("a good frame");
+    let again = of(&second[0]).expect("known");
+    assert!(std::sync::Arc::ptr_eq(&names, &again));
+    assert!(second[0].services[0].metrics.names.known().is_some());
+    assert_eq!(second, decode(&frame, &none).expect("a good frame"));
+}
+
 #[test]
 fn a_claimed_length_reserves_nothing() {
     // An array of 2^32 - 1 reports, metrics or labels in a few bytes.
@@ -371,7 +439,10 @@ fn a_claimed_length_reserves_nothing() {
     }
     let names = vec!["m"; METRICS_MAX + 1];
     let values = vec![0.0; METRICS_MAX + 1];
-    check_field(&Report { metrics: Metrics { names, values }, ..report() }, "metrics");
+    check_field(
+        &Report { metrics: Metrics { names: names.into(), values }, ..report() },
+        "metrics",
+    );
 }
 
 /// Nested deeper than any report: refused by its depth, never by the end of the stack.
@@ -423,5 +494,5 @@ fn many_reports_are_packed_into_datagrams_and_a_long_one_travels_alone() {
 
 fn many_metrics() -> Metrics<'static> {
     let names = vec!["a-metric-with-a-name-of-some-length"; METRICS_MAX];
-    Metrics { values: vec![1.0; names.len()], names }
+    Metrics { values: vec![1.0; names.len()], names: names.into() }
 }
