@@ -6,14 +6,13 @@
 //! says that it leaves; time in which this host did not listen counts as nobody's silence. No clock,
 //! no socket and no lock in here: time comes in as milliseconds of the host's monotonic clock.
 
+mod index;
 mod loss;
 mod machine;
 mod namesake;
 mod patience;
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use crate::report::gate::SKEW_MAX;
 use crate::report::{Report, State};
@@ -22,6 +21,7 @@ pub use machine::{Labels, Machine, Measured, Offered};
 pub use namesake::Namesake;
 pub use patience::MISSES_FACTOR_MAX;
 
+use index::Index;
 use machine::{Heard, Names};
 use namesake::Verdict;
 use patience::DeadRule;
@@ -83,7 +83,7 @@ pub struct Fleet {
     /// ends need not be looked at.
     due_ms: Vec<u64>,
     free: Vec<MachineId>,
-    by_name: HashMap<Arc<str>, MachineId, foldhash::fast::RandomState>,
+    by_name: Index,
     names: Names,
     listening: Listening,
     deaths: Deaths,
@@ -116,7 +116,7 @@ impl Fleet {
             machines: Vec::new(),
             due_ms: Vec::new(),
             free: Vec::new(),
-            by_name: HashMap::default(),
+            by_name: Index::default(),
             names: Names::default(),
             listening: Listening::default(),
             deaths: Deaths::default(),
@@ -139,7 +139,20 @@ impl Fleet {
     /// The machine of this name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<MachineId> {
-        self.by_name.get(name).copied()
+        self.confirm(self.by_name.guess(name), name)
+    }
+
+    /// [`find`](Self::find) for each of these reports: by hash first, so that the memory of all rows is
+    /// waited for once, not of each.
+    #[must_use]
+    pub fn find_all(&self, reports: &[Report<'_>]) -> Vec<Option<MachineId>> {
+        let guesses: Vec<_> = reports.iter().map(|r| self.by_name.guess(r.machine)).collect();
+        let guessed = reports.iter().zip(guesses);
+        guessed.map(|(report, guess)| self.confirm(guess, report.machine)).collect()
+    }
+
+    fn confirm(&self, guess: Option<MachineId>, name: &str) -> Option<MachineId> {
+        self.by_name.confirm(guess, name, |id| Some(&*self.get(id)?.name))
     }
 
     /// Takes a report, if it is newer than what is known.
@@ -147,9 +160,8 @@ impl Fleet {
         self.apply_to(self.find(report.machine), report, from, received_ms)
     }
 
-    /// [`apply`](Self::apply) to the machine that [`find`](Self::find) gave for the report's name; in
-    /// between, others may have been applied, and nobody expired. Who looks many up first and
-    /// applies them then waits for memory once, not for each.
+    /// [`apply`](Self::apply) to the machine that [`find_all`](Self::find_all) gave for the report; in
+    /// between, others may have been applied, and nobody expired.
     pub fn apply_to(
         &mut self,
         found: Option<MachineId>,
@@ -241,7 +253,7 @@ impl Fleet {
             machine.alive = false;
             return true;
         }
-        self.by_name.remove(&machine.name);
+        self.by_name.remove(&machine.name, id);
         self.machines[id.index()] = None;
         self.free.push(id);
         false
@@ -266,7 +278,7 @@ impl Fleet {
     /// A machine by its name.
     #[must_use]
     pub fn by_name(&self, name: &str) -> Option<(MachineId, &Machine)> {
-        let id = *self.by_name.get(name)?;
+        let id = self.find(name)?;
         Some((id, self.get(id)?))
     }
 
@@ -287,7 +299,7 @@ impl Fleet {
         });
         let machine = Machine::new(report, heard, self.rule, &mut self.names);
         let is_alive = machine.alive;
-        self.by_name.insert(Arc::clone(&machine.name), id);
+        self.by_name.insert(&machine.name, id);
         self.machines[id.index()] = Some(machine);
         self.set_due(id);
         if is_alive { Applied::Joined(id) } else { Applied::Changed(id) }

@@ -5,6 +5,7 @@ mod names;
 mod rows;
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use super::*;
 use crate::report::DEFAULT_SERVICE;

@@ -221,7 +221,7 @@ impl Intake {
         let (reports, arrivals) = self.decode(datagrams);
         let fleet = Arc::clone(&self.fleet);
         let mut fleet = fleet.write();
-        let found: Vec<_> = reports.iter().map(|report| fleet.find(report.machine)).collect();
+        let found = fleet.find_all(&reports);
         let now = Present { wall_ms: wall_ms(), up_ms: self.clock.now_ms() };
         for ((report, found), (from, received_ms)) in reports.iter().zip(found).zip(arrivals) {
             if !fleet.is_of_farm(report) {

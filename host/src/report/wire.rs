@@ -227,11 +227,13 @@ impl Decoder {
 
     /// Takes back reports that were used, for their memory, and from now on remembers one list of names
     /// more.
-    pub fn reuse(&mut self, reports: Vec<Report<'_>>) {
+    pub fn reuse(&mut self, mut reports: Vec<Report<'_>>) {
         self.memory.allow();
-        for report in reports {
-            self.memory.reuse(report.metrics.values);
-            report.services.into_iter().for_each(|s| self.memory.reuse(s.metrics.values));
+        for report in &mut reports {
+            for service in &mut report.services {
+                self.memory.reuse(&mut service.metrics.values);
+            }
+            self.memory.reuse(&mut report.metrics.values);
         }
     }
 }

@@ -72,3 +72,16 @@ fn names_of_a_decoder_are_shared_and_stay() {
     }
     assert!(names.windows(2).all(|pair| Arc::ptr_eq(&pair[0], &pair[1])));
 }
+
+#[test]
+fn many_are_found_as_each_is() {
+    let mut fleet = fleet();
+    let reports = ["a", "b", "new", "a"].map(|machine| report(machine, 1, 1));
+    for report in &reports[..2] {
+        fleet.apply(report, HERE, 0);
+    }
+    let found = fleet.find_all(&reports);
+    let each: Vec<_> = reports.iter().map(|report| fleet.find(report.machine)).collect();
+    assert_eq!(found, each);
+    assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false, true]);
+}

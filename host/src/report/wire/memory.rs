@@ -81,10 +81,10 @@ impl Memory {
     }
 
     /// Keeps the memory of values that were used.
-    pub(super) fn reuse(&mut self, mut values: Vec<f64>) {
+    pub(super) fn reuse(&mut self, values: &mut Vec<f64>) {
         if values.capacity() > 0 && self.spare.len() < SPARE_MAX {
             values.clear();
-            self.spare.push(values);
+            self.spare.push(std::mem::take(values));
         }
     }
 }
@@ -138,8 +138,8 @@ mod tests {
     #[test]
     fn memory_of_values_is_used_again_and_bounded() {
         let mut memory = Memory::default();
-        (0..2 * SPARE_MAX).for_each(|_| memory.reuse(vec![0.5; 3]));
-        memory.reuse(Vec::new());
+        (0..2 * SPARE_MAX).for_each(|_| memory.reuse(&mut vec![0.5; 3]));
+        memory.reuse(&mut Vec::new());
         assert_eq!(memory.spare.len(), SPARE_MAX);
         let values = memory.values();
         assert!(values.is_empty() && values.capacity() >= 3);

@@ -38,14 +38,13 @@ pub(super) fn reports<'a>(
     let reports = cursor.array(usize::MAX)?;
     all.reserve(reports.min(REPORTS_RESERVED));
     for _ in 0..reports {
-        all.push(report(&mut cursor)?);
+        report(&mut cursor, all)?;
     }
     cursor.field = "reports";
     if cursor.rest.is_empty() { Ok(()) } else { Err(cursor.is("followed by more bytes")) }
 }
 
-#[inline] // into its place, rather than moved there
-fn report<'a>(cursor: &mut Cursor<'a, '_>) -> Result<Report<'a>, Malformed> {
+fn report<'a>(cursor: &mut Cursor<'a, '_>, all: &mut Vec<Report<'a>>) -> Result<(), Malformed> {
     let mut row = Row::start(cursor, "report")?;
     let report = Report {
         farm: row.field("farm")?.string()?,
@@ -63,7 +62,8 @@ fn report<'a>(cursor: &mut Cursor<'a, '_>) -> Result<Report<'a>, Malformed> {
         hops: row.more("hops").map_or(Ok(0), Cursor::unsigned)?,
     };
     row.end()?;
-    Ok(report)
+    all.push(report); // returned, it would be moved twice
+    Ok(())
 }
 
 fn service<'a>(cursor: &mut Cursor<'a, '_>) -> Result<Service<'a>, Malformed> {
