@@ -19,12 +19,12 @@ use crate::report::{Report, State};
 pub use loss::Loss;
 pub use machine::{Labels, Machine, Measured, Offered};
 pub use namesake::Namesake;
+pub(crate) use patience::DeadRule;
 pub use patience::MISSES_FACTOR_MAX;
 
 use index::Index;
 use machine::{Heard, Names};
 use namesake::Verdict;
-use patience::DeadRule;
 
 /// Machines known at most: bounds what forged names can cost.
 pub const MACHINES_MAX: usize = 200_000;

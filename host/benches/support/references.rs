@@ -336,8 +336,6 @@ fn unequal_cases() -> Vec<Case> {
 /// Other utilisations, more servers, delay, loss and several hosts.
 fn other_cases() -> Vec<Case> {
     let own = B::Rule(Rule::Own);
-    // Without the dead rule, which takes one server in eight for gone where half of the reports get lost.
-    let two = B::Rule(Rule::LowestOfTwo);
     let every = |utilisation, every| Setup { every, ..at(utilisation) };
     let many = |every| Setup { servers: 1_000, every, ..farm() };
     let hosts = |hosts, every| Setup { hosts, every, ..farm() };
@@ -364,8 +362,8 @@ fn other_cases() -> Vec<Case> {
         ("delay 2, T = 1: drained of two", B::Rule(Rule::DrainedOfTwo), late(2.0), mean(3.27)),
         ("10 % lost, T = 1: drained", DRAINED, lossy(0.1), mean(1.82)),
         ("50 % lost, T = 1: drained", DRAINED, lossy(0.5), mean(2.18)),
-        ("10 % lost, T = 1: P2C", two, lossy(0.1), mean(3.04)),
-        ("50 % lost, T = 1: P2C", two, lossy(0.5), mean(3.55)),
+        ("10 % lost, T = 1: P2C", B::P2cReport, lossy(0.1), mean(3.04)),
+        ("50 % lost, T = 1: P2C", B::P2cReport, lossy(0.5), mean(3.55)),
         ("4 hosts, T = 1: own picks", own, hosts(4, 1.0), mean(2.50)),
         ("4 hosts, T = 10: own picks", own, hosts(4, 10.0), mean(9.38)),
         ("4 hosts, T = 1: drained", DRAINED, hosts(4, 1.0), mean(2.58)),

@@ -42,7 +42,7 @@ impl Default for Loss {
 impl Loss {
     /// A report came whose sequence is `gap` above the last one, >= 1. A run of more than `brief_max`
     /// lost reports is not remembered.
-    pub(super) fn received(&mut self, gap: u64, brief_max: u32) {
+    pub(crate) fn received(&mut self, gap: u64, brief_max: u32) {
         let missing = gap.saturating_sub(1);
         self.run_age = self.run_age.saturating_add(gap);
         if self.run_age > RUN_MEMORY {

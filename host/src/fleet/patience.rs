@@ -39,20 +39,20 @@ const DOUBT: f64 = 16.0;
 
 /// The configured part of the rule.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct DeadRule {
+pub(crate) struct DeadRule {
     /// Missed reports that make a machine without loss gone.
-    pub(super) miss_limit: u32,
+    pub(crate) miss_limit: u32,
 }
 
 impl DeadRule {
     /// Silence after which a machine is gone: the misses and half an interval, in milliseconds.
-    pub(super) fn silence_ms(self, loss: &Loss, interval_ms: u32) -> u64 {
+    pub(crate) fn silence_ms(self, loss: &Loss, interval_ms: u32) -> u64 {
         let interval_ms = u64::from(interval_ms);
         interval_ms * u64::from(self.misses(loss)) + interval_ms / 2
     }
 
     /// Longest run of lost reports that is remembered.
-    pub(super) fn brief_max(self) -> u32 {
+    pub(crate) fn brief_max(self) -> u32 {
         self.miss_limit.saturating_mul(BRIEF_FACTOR)
     }
 

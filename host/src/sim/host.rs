@@ -1,19 +1,36 @@
 //! What one host knows of the servers, and what it tells its strategy.
 //!
 //! Invariants: a view is the last report that arrived, with the picks made since its capture and the
-//! averages of the outcomes that this host's clients told; a server that is gone has no view. Times
-//! are in nanoseconds of the simulation; the strategy is told its own milliseconds.
+//! averages of the outcomes that this host's clients told; a server that is gone has no view, and
+//! the fleet's dead rule says when it is. Times are in nanoseconds of the simulation; the strategy is told
+//! its own milliseconds.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use super::averages::Averages;
 use super::chooser::{Chooser, Servers};
+use super::setup::Setup;
+use crate::fleet::{DeadRule, Loss};
 use crate::policy::guest::{Request, TargetView};
+
+/// As configured unless said otherwise.
+const DEAD_RULE: DeadRule = DeadRule { miss_limit: 3 };
+
+/// A report as it leaves a server.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Report {
+    /// Counts from the run's start.
+    pub(super) number: u64,
+    pub(super) captured: u64,
+    pub(super) view: TargetView,
+}
 
 /// A host with its strategy.
 pub(super) struct Host<'c> {
     chooser: &'c mut dyn Chooser,
     known: Vec<Known>,
+    /// Milliseconds between two reports, as they say.
+    interval_ms: u32,
     /// Nanoseconds of a strategy's millisecond.
     millisecond: u64,
     /// Servers with outcomes that the strategy has not been told.
@@ -27,14 +44,15 @@ struct Known {
     picks: VecDeque<u64>,
     heard: u64,
     gone: bool,
-    /// Capture and content of the last report.
-    told: Option<(u64, TargetView)>,
+    /// The last report that arrived, and which ones did not.
+    told: Option<Report>,
+    loss: Loss,
     averages: Averages,
 }
 
 impl Known {
     fn view(&self, now: u64, millisecond: u64) -> Option<TargetView> {
-        let (captured, view) = self.told.filter(|_| !self.gone)?;
+        let Report { captured, view, .. } = self.told.filter(|_| !self.gone)?;
         let (latency_us, error_rate) = self.averages.read(now / millisecond);
         let picks = u32::try_from(self.picks.len()).unwrap_or(u32::MAX);
         let age_ms = u32::try_from((now - captured) / millisecond).unwrap_or(u32::MAX);
@@ -43,8 +61,11 @@ impl Known {
 }
 
 impl<'c> Host<'c> {
-    pub(super) fn new(chooser: &'c mut dyn Chooser, servers: usize, millisecond: u64) -> Self {
-        Self { chooser, known: vec![Known::default(); servers], millisecond, news: BTreeSet::new() }
+    pub(super) fn new(chooser: &'c mut dyn Chooser, setup: &Setup) -> Self {
+        let known = vec![Known::default(); setup.servers];
+        let interval_ms = (setup.every * setup.service_ms).round().max(1.0) as u32;
+        let (millisecond, news) = (setup.millisecond(), BTreeSet::new());
+        Self { chooser, known, interval_ms, millisecond, news }
     }
 
     /// The strategy's choice, if it names a server.
@@ -68,21 +89,29 @@ impl<'c> Host<'c> {
         self.known[server].gone
     }
 
-    /// A report arrives: not told yet.
-    pub(super) fn hear(&mut self, now: u64, captured: u64, view: TargetView) {
-        let known = &mut self.known[view.slot as usize];
-        while known.picks.front().is_some_and(|time| *time <= captured) {
+    /// A report arrives: not told yet. After so long a silence its server will be gone.
+    pub(super) fn hear(&mut self, now: u64, report: Report) -> u64 {
+        let known = &mut self.known[report.view.slot as usize];
+        while known.picks.front().is_some_and(|time| *time <= report.captured) {
             known.picks.pop_front();
+        }
+        if let Some(last) = known.told {
+            known.loss.received(report.number - last.number, DEAD_RULE.brief_max());
         }
         known.heard = now;
         known.gone = false;
-        known.told = Some((captured, view));
+        known.told = Some(report);
+        self.patience(report.view.slot as usize)
+    }
+
+    fn patience(&self, server: usize) -> u64 {
+        DEAD_RULE.silence_ms(&self.known[server].loss, self.interval_ms) * self.millisecond
     }
 
     /// Another host says that it sent a request there at this time; whether that is news.
     pub(super) fn hear_of_pick(&mut self, time: u64, server: usize) -> bool {
         let known = &mut self.known[server];
-        let is_news = !known.gone && known.told.is_some_and(|(captured, _)| time > captured);
+        let is_news = !known.gone && known.told.is_some_and(|report| time > report.captured);
         if is_news {
             let place = known.picks.partition_point(|earlier| *earlier <= time);
             known.picks.insert(place, time);
@@ -125,9 +154,10 @@ impl<'c> Host<'c> {
         self.tell(now, hosts, servers)
     }
 
-    /// Calls the server gone if it was not heard for so long. Its outcomes are forgotten, as a host
-    /// forgets them with its row.
-    pub(super) fn expire(&mut self, now: u64, server: usize, silence: u64) -> Result<(), String> {
+    /// Calls the server gone if it was not heard for so long that the dead rule says so. Its outcomes are
+    /// forgotten, as a host forgets them with its row.
+    pub(super) fn expire(&mut self, now: u64, server: usize) -> Result<(), String> {
+        let silence = self.patience(server);
         let known = &mut self.known[server];
         if known.gone || now - known.heard < silence {
             return Ok(());

@@ -1,10 +1,11 @@
 //! Rules of the literature that go by reports, to hold this simulator and strategies against.
 //!
 //! They know what no strategy is told: how long a request takes on average and, where it counts, how
-//! many requests all hosts get. They know no dead rule. *Interpreted load* is Dahlin's (ICDCS 1999, TPDS 2000): as
-//! many requests as will come until the next reports, or came since the last ones, fill the lowest
-//! queues like water. *Own* counts this host's picks since the capture; *drained* takes off what a server
-//! will have done since: it keeps the time at which a server will be free. Times are in units.
+//! many requests all hosts get; and for them nobody is ever gone. *Interpreted load* is Dahlin's (ICDCS
+//! 1999, TPDS 2000): as many requests as will come until the next reports, or came since the last ones,
+//! fill the lowest queues like water. *Own* counts this host's picks since the capture; *drained* takes
+//! off what a server will have done since: it keeps the time at which a server will be free. Times are in
+//! units.
 
 use std::collections::VecDeque;
 
@@ -21,8 +22,6 @@ pub enum Rule {
     Drained,
     /// The one of two drawn that is free first.
     DrainedOfTwo,
-    /// The lowest report of two drawn.
-    LowestOfTwo,
     /// The lowest report of three drawn.
     LowestOfThree,
     /// In proportion to what is missing to the level of the period's end.
@@ -206,10 +205,6 @@ impl Chooser for RuleChooser {
                 let [first, second] = drawn(random, known.len());
                 let after = |server: usize| known[server].free_after(now);
                 if after(second) < after(first) { second } else { first }
-            }
-            Rule::LowestOfTwo => {
-                let two: [usize; 2] = drawn(random, known.len());
-                two[lowest(random, two.len(), |place| known[two[place]].queue)]
             }
             Rule::LowestOfThree => {
                 let three: [usize; 3] = drawn(random, known.len());

@@ -130,6 +130,14 @@ fn a_crashed_server_is_called_gone_and_returns() {
 }
 
 #[test]
+fn hosts_bear_loss_as_a_fleet_does() {
+    let farm = Setup { servers: 3, requests: 15_000, loss: 0.5, ..small() };
+    let seen = witnessed(&farm, Baseline::Random).0.remove(0);
+    // Of 10,000 units: three reports in a row are lost every sixteenth time.
+    assert!(seen.left.get() <= 3, "only who is not known yet: {}", seen.left.get());
+}
+
+#[test]
 fn hosts_tell_how_their_own_requests_went() {
     let farm = Setup { servers: 3, hosts: 2, every: 100.0, requests: 3_000, ..small() };
     let (seen, outcome) = witnessed(&farm, Baseline::RoundRobin);

@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 
 use super::chooser::{Chooser, Servers};
 use super::clients::{Client, Clients};
-use super::host::Host;
+use super::host::{Host, Report};
 use super::measure::Outcome;
 use super::server::{Job, Server};
 use super::setup::{Arrivals, Content, Setup, Timing, exponential, normal};
@@ -21,8 +21,6 @@ use crate::policy::guest::{Request, TargetView};
 pub(super) const UNIT: f64 = 1e9;
 /// Milliseconds between two times at which a host tells its strategy of outcomes, as `pick/intake.rs` has it.
 const SWEEP_MS: u64 = 50;
-/// Report periods of silence after which a server is gone, as the fleet has it.
-const SILENT_PERIODS: f64 = 3.5;
 /// Units that bursts and the time between them last on average, and the rates.
 const MEAN_BURST: (f64, f64) = (10.0, 40.0);
 const BURST_RATES: (f64, f64) = (2.0, 0.75);
@@ -44,13 +42,7 @@ enum Event {
     Deliver { report: usize },
     Claims,
     Sweep,
-    Expire { server: usize },
-}
-
-/// A report on its way: one server's, or everybody's.
-struct Report {
-    captured: u64,
-    views: Vec<TargetView>,
+    Expire { host: usize, server: usize },
 }
 
 pub(super) struct World<'c> {
@@ -64,7 +56,10 @@ pub(super) struct World<'c> {
     central: Option<VecDeque<(Job, f64)>>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     made: u64,
-    reports: Vec<Option<Report>>,
+    /// Reports on their way: one server's, or everybody's.
+    reports: Vec<Option<Vec<Report>>>,
+    /// Reports of each server so far.
+    sent: Vec<u64>,
     /// Picks since the last claims: time, server and host.
     unclaimed: Vec<(u64, usize, usize)>,
     free_reports: Vec<usize>,
@@ -106,10 +101,7 @@ impl<'c> World<'c> {
         let servers: Vec<_> =
             nominal.iter().map(|speed| Server::new(*speed, setup.discipline)).collect();
         let count = servers.len();
-        let hosts = choosers
-            .iter_mut()
-            .map(|chooser| Host::new(&mut **chooser, count, setup.millisecond()))
-            .collect();
+        let hosts = choosers.iter_mut().map(|chooser| Host::new(&mut **chooser, setup)).collect();
         Self {
             setup: setup.clone(),
             millisecond: setup.millisecond(),
@@ -120,6 +112,7 @@ impl<'c> World<'c> {
             events: BinaryHeap::new(),
             made: 0,
             reports: Vec::new(),
+            sent: vec![0; count],
             unclaimed: Vec::new(),
             free_reports: Vec::new(),
             busy_before: vec![(0, 0); count],
@@ -169,7 +162,7 @@ impl<'c> World<'c> {
                     self.sweep(now)?;
                     self.at(now + SWEEP_MS * self.millisecond, event);
                 }
-                Event::Expire { server } => self.expire(now, server)?,
+                Event::Expire { host, server } => self.hosts[host].expire(now, server)?,
                 Event::Burst => {
                     self.burst = !self.burst;
                     let mean = if self.burst { MEAN_BURST.0 } else { MEAN_BURST.1 };
@@ -354,8 +347,7 @@ impl<'c> World<'c> {
 
     fn capture(&mut self, now: u64, servers: std::ops::Range<usize>) -> Result<(), String> {
         let servers = servers.filter(|server| !self.is_down(now, *server)).collect::<Vec<_>>();
-        let views: Vec<_> = servers.iter().map(|server| self.view(now, *server)).collect();
-        let report = Some(Report { captured: now, views });
+        let reports = Some(servers.iter().map(|server| self.report(now, *server)).collect());
         let index = match self.free_reports.pop() {
             Some(free) => free,
             None => {
@@ -363,12 +355,17 @@ impl<'c> World<'c> {
                 self.reports.len() - 1
             }
         };
-        self.reports[index] = report;
+        self.reports[index] = reports;
         if self.setup.delay > 0.0 && now > 0 {
             self.after(now, self.setup.delay, Event::Deliver { report: index });
             return Ok(());
         }
         self.deliver(now, index)
+    }
+
+    fn report(&mut self, now: u64, server: usize) -> Report {
+        self.sent[server] += 1;
+        Report { number: self.sent[server], captured: now, view: self.view(now, server) }
     }
 
     fn view(&mut self, now: u64, server: usize) -> TargetView {
@@ -401,27 +398,26 @@ impl<'c> World<'c> {
     }
 
     fn deliver(&mut self, now: u64, index: usize) -> Result<(), String> {
-        let Some(Report { captured, views }) = self.reports[index].take() else {
+        let Some(reports) = self.reports[index].take() else {
             return Ok(());
         };
         self.free_reports.push(index);
-        let hosts = self.hosts_told();
-        for host in &mut self.hosts {
-            let mut heard = Vec::with_capacity(views.len());
-            for view in &views {
+        let told = self.hosts_told();
+        let may_be_gone = self.setup.loss > 0.0 || self.setup.incident.is_some();
+        for number in 0..self.hosts.len() {
+            let mut heard = Vec::with_capacity(reports.len());
+            for report in &reports {
                 if self.setup.loss > 0.0 && now > 0 && self.wires.f64() < self.setup.loss {
                     continue;
                 }
-                host.hear(now, captured, *view);
-                heard.push(view.slot as usize);
+                let silence = self.hosts[number].hear(now, *report);
+                let server = report.view.slot as usize;
+                heard.push(server);
+                if may_be_gone {
+                    self.at(now + silence, Event::Expire { host: number, server });
+                }
             }
-            host.tell(now, hosts, heard)?;
-        }
-        if self.setup.loss > 0.0 || self.setup.incident.is_some() {
-            for view in views {
-                let server = view.slot as usize;
-                self.after(now, SILENT_PERIODS * self.setup.every, Event::Expire { server });
-            }
+            self.hosts[number].tell(now, told, heard)?;
         }
         Ok(())
     }
@@ -449,11 +445,5 @@ impl<'c> World<'c> {
     fn hosts_told(&self) -> u32 {
         let hosts = if self.setup.hosts_known { self.hosts.len() } else { 1 };
         u32::try_from(hosts).unwrap_or(u32::MAX)
-    }
-
-    /// Hosts that have not heard of a server for the dead rule's time call it gone.
-    fn expire(&mut self, now: u64, server: usize) -> Result<(), String> {
-        let silence = (SILENT_PERIODS * self.setup.every * UNIT) as u64;
-        self.hosts.iter_mut().try_for_each(|host| host.expire(now, server, silence))
     }
 }
