@@ -26,6 +26,8 @@ use policy_least_loaded::LeastLoaded;
 mod native;
 #[path = "support/references.rs"]
 mod references;
+#[path = "support/reports.rs"]
+mod reports;
 
 const SEEDS: u64 = 5;
 /// Of one seed.
@@ -40,7 +42,7 @@ fn main() -> ExitCode {
     let wanted: Vec<_> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let sections: [(&str, Section); 11] = [
         ("closed forms", references::closed_forms),
-        ("reference runs", references::by_reports),
+        ("reference runs", reports::by_reports),
         ("reference farms", references::other_farms),
         ("reference slow-down", references::slow_down),
         ("one host", one_host),

@@ -1,30 +1,30 @@
 //! The simulator against theory and against reference runs of another one.
 //!
 //! Closed forms are computed by hand or taken from the literature named in `config/scenarios`. The
-//! reference runs are those of an independent simulator that meets the closed forms to 0.3 %; its figures
-//! are rounded to three digits, and those of rare reports are as noisy as ours.
+//! reference runs, here and in `reports.rs`, are those of an independent simulator that meets the closed
+//! forms to 0.3 %; its figures are rounded to three digits.
 
 use loadline::sim::chooser::Baseline as B;
 use loadline::sim::measure::{Estimate, Outcome, reacted_after};
 use loadline::sim::rules::Rule;
 use loadline::sim::setup::{Discipline, Service, Setup, Speeds, Timing};
 
-use crate::{PERIODS, REQUESTS, SLOWED_SEEDS, Who, runs, runs_of, shares_by_unit};
+use crate::{REQUESTS, SLOWED_SEEDS, Who, runs, runs_of, shares_by_unit};
 
 /// Share by which a mean, a 99th and a 99.9th percentile may be off.
-const TOLERANCES: [f64; 3] = [0.02, 0.05, 0.08];
+pub(crate) const TOLERANCES: [f64; 3] = [0.02, 0.05, 0.08];
 /// Shares by which Little's law may be missed, because requests are inside at both ends of a run: of the
 /// closed forms, whose runs are long, and of the reference runs.
 const LITTLE_LONG: f64 = 0.005;
-const LITTLE: f64 = 0.01;
+pub(crate) const LITTLE: f64 = 0.01;
 
 /// Name, who and where; mean, p99 and p99.9 (0: no reference).
 type Case = (&'static str, B, Setup, [f64; 3]);
 
-/// Of closed forms, which are exact.
-const REQUESTS_OF_FORMS: u64 = 2_000_000;
+/// Of closed forms, which are exact, and of reference runs that some rules make scatter: as many as those.
+pub(crate) const REQUESTS_LONG: u64 = 2_000_000;
 
-fn farm() -> Setup {
+pub(crate) fn farm() -> Setup {
     Setup { requests: REQUESTS, outcomes: false, ..Setup::default() }
 }
 
@@ -51,7 +51,7 @@ fn figures(outcomes: &[Outcome]) -> [f64; 3] {
     [figure(outcomes, |outcome| outcome.responses.mean()), quantile(0.99), quantile(0.999)]
 }
 
-fn little_holds(outcomes: &[Outcome], within: f64) -> bool {
+pub(crate) fn little_holds(outcomes: &[Outcome], within: f64) -> bool {
     let little = figure(outcomes, Outcome::little);
     let good = (little - 1.0).abs() < within;
     if !good {
@@ -79,7 +79,7 @@ fn check(cases: &[Case], within: f64) -> bool {
 
 /// Gate 1: what theory says.
 fn cases() -> Vec<Case> {
-    let at = |utilisation| Setup { requests: REQUESTS_OF_FORMS, ..at(utilisation) };
+    let at = |utilisation| Setup { requests: REQUESTS_LONG, ..at(utilisation) };
     let law = |service, utilisation| Setup { service, ..at(utilisation) };
     let shared = |service, utilisation| Setup {
         discipline: Discipline::Shared,
@@ -124,152 +124,6 @@ fn cases() -> Vec<Case> {
 pub(crate) fn closed_forms() -> bool {
     println!("\n### Closed forms\n");
     check(&cases(), LITTLE_LONG)
-}
-
-/// A rule with its reference means and 99th percentiles, by [`PERIODS`]; 0: none.
-type Row = (&'static str, B, Timing, [(f64, f64); 7]);
-
-/// Reference runs at 0.9 with a hundred servers.
-#[expect(clippy::too_many_lines, reason = "a table")]
-fn rows() -> Vec<Row> {
-    let (together, spread) = (Timing::Together, Timing::Spread);
-    let (basic, aggressive) = (Rule::BasicInterpretation, Rule::AggressiveInterpretation);
-    let row = |name, who, timing, means: [f64; 7], p99s: [f64; 7]| {
-        (name, who, timing, std::array::from_fn(|place| (means[place], p99s[place])))
-    };
-    vec![
-        row(
-            "lowest report, together",
-            B::LowestReport,
-            together,
-            [1.55, 2.25, 4.04, 8.20, 23.9, 0.0, 0.0],
-            [7.1, 9.7, 15.4, 28.3, 94.0, 0.0, 0.0],
-        ),
-        row(
-            "P2C, together",
-            B::P2cReport,
-            together,
-            [2.67, 2.75, 2.98, 3.52, 5.08, 8.95, 21.2],
-            [9.0, 9.2, 9.9, 11.6, 17.1, 32.2, 77.0],
-        ),
-        row(
-            "P3C, together",
-            B::Rule(Rule::LowestOfThree),
-            together,
-            [2.13, 2.23, 2.60, 3.50, 6.25, 13.6, 39.0],
-            [7.6, 7.9, 9.0, 12.2, 22.5, 48.8, 133.0],
-        ),
-        row(
-            "basic interpretation, together",
-            B::Rule(basic),
-            together,
-            [1.48, 1.86, 2.51, 3.44, 4.94, 6.67, 8.34],
-            [6.4, 7.2, 9.0, 11.5, 16.1, 22.7, 31.9],
-        ),
-        row(
-            "aggressive interpretation, together",
-            B::Rule(aggressive),
-            together,
-            [1.48, 1.83, 2.41, 3.21, 4.45, 5.91, 7.49],
-            [6.4, 7.2, 8.8, 11.2, 15.3, 20.8, 28.6],
-        ),
-        row(
-            "own picks, together",
-            B::Rule(Rule::Own),
-            together,
-            [1.19, 1.47, 1.84, 2.35, 3.06, 3.76, 4.50],
-            [5.3, 6.0, 6.9, 8.3, 10.8, 13.9, 17.9],
-        ),
-        row(
-            "drained, together",
-            B::Rule(Rule::Drained),
-            together,
-            [1.19, 1.46, 1.82, 2.34, 3.04, 3.79, 4.42],
-            [5.3, 6.0, 6.9, 8.4, 10.8, 13.9, 17.9],
-        ),
-        row(
-            "drained of two, together",
-            B::Rule(Rule::DrainedOfTwo),
-            together,
-            [2.66, 2.70, 2.82, 3.10, 3.65, 4.27, 4.96],
-            [8.9, 9.1, 9.4, 10.2, 12.0, 14.8, 18.9],
-        ),
-        row(
-            "lowest report",
-            B::LowestReport,
-            spread,
-            [1.54, 2.23, 3.89, 7.78, 21.8, 0.0, 0.0],
-            [7.0, 9.4, 14.5, 25.7, 73.0, 0.0, 0.0],
-        ),
-        row(
-            "P2C",
-            B::P2cReport,
-            spread,
-            [2.68, 2.76, 2.96, 3.52, 5.10, 8.91, 21.3],
-            [9.0, 9.2, 9.8, 11.6, 17.3, 32.2, 77.0],
-        ),
-        row(
-            "own picks",
-            B::Rule(Rule::Own),
-            spread,
-            [1.15, 1.37, 1.78, 2.77, 5.67, 13.1, 38.7],
-            [5.2, 5.8, 6.7, 8.9, 15.2, 31.6, 87.0],
-        ),
-        row(
-            "drained",
-            B::Rule(Rule::Drained),
-            spread,
-            [1.15, 1.38, 1.77, 2.30, 2.99, 3.75, 4.66],
-            [5.2, 5.8, 6.7, 8.2, 10.7, 14.3, 19.1],
-        ),
-        row(
-            "drained of two",
-            B::Rule(Rule::DrainedOfTwo),
-            spread,
-            [2.68, 2.68, 2.80, 3.05, 3.59, 4.21, 5.03],
-            [9.0, 9.0, 9.3, 10.0, 12.0, 14.9, 19.8],
-        ),
-    ]
-}
-
-/// Gate 1: rules that go by reports.
-pub(crate) fn by_reports() -> bool {
-    println!("\n### Rules that go by reports, against reference runs\n");
-    println!("Mean and 99th percentile, and how far they are off the reference.\n");
-    let periods = PERIODS.map(|every| format!(" {every} |")).concat();
-    println!("| T |{periods}\n|---|{}", "---|".repeat(PERIODS.len()));
-    let rows = rows();
-    let job = |(_, who, timing, _): &Row| {
-        PERIODS.map(|every| {
-            let setup = Setup { every, timing: *timing, ..farm() };
-            (Who::Baseline(*who), setup)
-        })
-    };
-    let outcomes = runs(&rows.iter().flat_map(job).collect::<Vec<_>>());
-    let mut good = true;
-    for ((name, _, _, references), outcomes) in rows.iter().zip(outcomes.chunks(PERIODS.len())) {
-        let mut cells = String::new();
-        for (reference, outcomes) in references.iter().zip(outcomes) {
-            if reference.0 <= 0.0 {
-                cells += " - |";
-                continue;
-            }
-            let [mean, p99, _] = figures(outcomes);
-            let off = [mean / reference.0 - 1.0, p99 / reference.1 - 1.0];
-            let is_near = off.iter().zip(TOLERANCES).all(|(off, most)| off.abs() <= most);
-            let [mean_off, p99_off] = off.map(|off| off * 100.0);
-            let verdict = if is_near { "" } else { " **MISSED**" };
-            cells +=
-                &format!(" {mean:.3} / {p99:.1} ({mean_off:+.1} / {p99_off:+.1} %){verdict} |");
-            good &= is_near;
-        }
-        println!("| {name} |{cells}");
-    }
-    println!();
-    good & rows
-        .iter()
-        .zip(outcomes.chunks(PERIODS.len()))
-        .all(|(_, of)| little_holds(&of[2], LITTLE))
 }
 
 /// Gate 1: other farms.
