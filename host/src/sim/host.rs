@@ -55,7 +55,9 @@ impl Known {
         let Report { captured, view, .. } = self.told.filter(|_| !self.gone)?;
         let (latency_us, error_rate) = self.averages.read(now / millisecond);
         let picks = u32::try_from(self.picks.len()).unwrap_or(u32::MAX);
-        let age_ms = u32::try_from((now - captured) / millisecond).unwrap_or(u32::MAX);
+        // Of whole milliseconds, as a host's: or one report would have two times of capture.
+        let age_ms = now / millisecond - captured / millisecond;
+        let age_ms = u32::try_from(age_ms).unwrap_or(u32::MAX);
         Some(TargetView { picks, age_ms, latency_us, error_rate, ..view })
     }
 }

@@ -156,6 +156,20 @@ fn hosts_tell_how_their_own_requests_went() {
 }
 
 #[test]
+fn one_report_has_one_time_of_capture() {
+    let farm = Setup { servers: 3, every: 10.0, requests: 3_000, ..small() };
+    let mut captures = vec![0; farm.servers];
+    let views = told(&farm);
+    assert!(views.len() > 2_000, "told again with outcomes");
+    for (now_ms, view) in views {
+        let captured_ms = now_ms - u64::from(view.age_ms);
+        let before_ms = std::mem::replace(&mut captures[view.slot as usize], captured_ms);
+        let between_ms = captured_ms.abs_diff(before_ms);
+        assert!(between_ms == 0 || before_ms == 0 || between_ms > 9_000, "{between_ms} ms later");
+    }
+}
+
+#[test]
 fn strategies_have_their_own_milliseconds() {
     let farm = Setup { servers: 3, requests: 3_000, delay: 0.5, service_ms: 40.0, ..small() };
     let told = told(&farm);
