@@ -3,20 +3,25 @@
 //! *Use it* for services where tail latency counts and machines have antagonists. A target is *hot* if
 //! it holds more requests than the `quantile` of the fleet does. If any drawn target is cold, the cold
 //! one with the least latency is picked; else the one with the fewest requests. Requests are those in
-//! the target as reported and the picks since, per weight * slow-start share. Instead of probes there
-//! are the last reports of all targets, and instead of the latency at the present number of requests
-//! the host's average of outcomes. Loads do not count.
+//! the target as reported and the picks since, per weight * slow-start share. Loads do not count.
+//!
+//! Instead of probes there are the last reports of all targets. What a probe would tell is the latency at
+//! the present number of requests; what the host knows is an average of outcomes, most of which were sent
+//! when there were fewer or more. Who went by it alone would fill a target up because it was empty a while
+//! ago. So the average is divided by how many requests, themselves included, those met whose latencies it
+//! holds, and multiplied by how many the next one will meet. Few outcomes say little: as many as were sent
+//! count against ten of what is usual, the mean of the cold ones drawn.
 //!
 //! The latency is divided by (1 - error rate)², and a target that fails counts as fuller, and never as
-//! emptier than is usual, so that fast failures do not attract work; an unknown latency counts as the
-//! mean of the cold ones drawn. Where latencies are equal or all unknown, the fewest requests win, and
-//! of equals anyone.
+//! emptier than is usual, so that fast failures do not attract work; an unknown latency is the usual one.
+//! Where latencies are equal or all unknown, the fewest requests win, and of equals anyone.
 //!
 //! *Source*: Wydrowski, Kleinberg, Rumble and Archer, Prequal (NSDI 2024).
 //!
 //! *Settings*: `quantile` (a share, 0 to 1, default 0.84 = 2^-0.25 as in the paper, which found 0.6 to
 //! 0.9 good; 0: only the emptiest are cold, 1: latency alone), `sample` (targets drawn, 1 to 64,
-//! default 5: more herd when reports are old). No state.
+//! default 5: more herd when reports are old). No state: after a reload averages are taken to be of as many
+//! requests as there are.
 //!
 //! *Cost* of a pick: O(1) at any fleet size, for each target drawn. The quantile is kept in a
 //! histogram, exact to 6 %. It is that of the eligible targets, rounded down: even of two the fuller
@@ -26,12 +31,19 @@ use loadline_sdk::index::{PerSlot, WeightedDraw};
 use loadline_sdk::{math, prelude::*, settings};
 use serde::Deserialize;
 
+/// Time in which a request's weight falls to 1/e in the host's average of latencies, in milliseconds.
+const DECAY_MS: f64 = 10_000.0;
+/// Outcomes that say as much of a target as is known without them. One is off by about what it is itself,
+/// the mean of n by 1/√n of that, and targets differ by some 30 %: n = 1 / 0.3².
+const USUAL_OUTCOMES: f64 = 10.0;
+
 /// The strategy.
 #[derive(Debug, Default)]
 pub struct Prequal {
     settings: Settings,
     spread: Spread,
     drawn: Vec<Drawn>,
+    met: PerSlot<Met>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -69,12 +81,17 @@ impl Strategy for Prequal {
     fn update(&mut self, fleet: &Fleet, changed: &[Slot]) {
         for slot in changed {
             self.spread.set(*slot, fleet.offered(*slot).map(|target| fleet.fullness(&target)));
+            let latency_us = fleet.get(*slot).map_or(0, |target| target.latency_us);
+            if let Some(met) = self.met.get_mut(*slot).filter(|met| met.latency_us != latency_us) {
+                met.hear(latency_us, fleet.now_ms());
+            }
         }
     }
 
     fn leave(&mut self, _fleet: &Fleet, slots: &[Slot]) {
         for slot in slots {
             self.spread.set(*slot, None);
+            self.met.remove(*slot);
         }
     }
 
@@ -82,8 +99,11 @@ impl Strategy for Prequal {
         self.draw(fleet, request);
         let slot = self.choose()?;
         let target = fleet.get(slot)?;
-        let picked = Target { picks: target.picks.saturating_add(1), ..target };
-        self.spread.set(slot, Some(fleet.fullness(&picked)));
+        let next = with_one_more(fleet, &target);
+        self.spread.set(slot, Some(next));
+        let met = self.met.get(slot).copied();
+        let met = met.unwrap_or_else(|| Met::supposed(&target, next, request.now_ms));
+        self.met.set(slot, met.with_pick(next));
         Some(slot)
     }
 }
@@ -93,8 +113,12 @@ impl Strategy for Prequal {
 struct Drawn {
     slot: Slot,
     fullness: f64,
-    /// What a good answer takes, in microseconds; `None`: not known.
-    latency_us: Option<f64>,
+    /// The same with one more request.
+    next: f64,
+    /// What a good answer takes for each request that was there, in microseconds; `None`: not known.
+    per_request_us: Option<f64>,
+    /// Of how many outcomes this is.
+    outcomes: f64,
     /// Breaks ties.
     toss: u64,
 }
@@ -103,7 +127,11 @@ impl Prequal {
     /// Draws the targets to choose from, with repetition; all of them where they are that few.
     fn draw(&mut self, fleet: &Fleet, request: &Request) {
         let eligible = fleet.eligible();
-        let drawn = |candidate: &Candidate| Some(Drawn::new(fleet, &fleet.get(candidate.slot)?));
+        let met = &self.met;
+        let drawn = |candidate: &Candidate| {
+            let target = fleet.get(candidate.slot)?;
+            Some(Drawn::new(fleet, &target, met.get(candidate.slot)))
+        };
         self.drawn.clear();
         if eligible.len() <= self.settings.sample {
             self.drawn.extend(eligible.iter().filter_map(drawn));
@@ -118,8 +146,8 @@ impl Prequal {
     fn choose(&self) -> Option<Slot> {
         let limit = self.spread.quantile(self.settings.quantile);
         let cold = || self.drawn.iter().filter(|drawn| bucket(drawn.fullness) <= limit);
-        let unknown_us = mean(cold().filter_map(|drawn| drawn.latency_us));
-        let latency_us = |drawn: &Drawn| drawn.latency_us.unwrap_or(unknown_us);
+        let usual_us = mean(cold().filter_map(|drawn| drawn.per_request_us));
+        let latency_us = |drawn: &Drawn| drawn.latency_us(usual_us);
         let emptier = |a: &&Drawn, b: &&Drawn| {
             a.fullness.total_cmp(&b.fullness).then_with(|| a.toss.cmp(&b.toss))
         };
@@ -131,14 +159,67 @@ impl Prequal {
 }
 
 impl Drawn {
-    fn new(fleet: &Fleet, target: &Target) -> Self {
+    fn new(fleet: &Fleet, target: &Target, met: Option<&Met>) -> Self {
+        let next = with_one_more(fleet, target);
+        let met = met.copied().unwrap_or_else(|| Met::supposed(target, next, 0));
         let latency_us = f64::from(target.latency_us) * target.failure_price();
         Self {
             slot: target.slot,
             fullness: fleet.fullness(target),
-            latency_us: (target.latency_us > 0).then_some(latency_us),
+            next,
+            per_request_us: (latency_us > 0.0).then(|| latency_us / met.mean().unwrap_or(next)),
+            outcomes: met.picks,
             toss: fleet.toss(target.slot),
         }
+    }
+
+    /// What the next request will take where a request usually takes so long for each that it meets.
+    fn latency_us(&self, usual_us: f64) -> f64 {
+        let known = self.per_request_us.unwrap_or(usual_us) * self.outcomes;
+        self.next * (known + usual_us * USUAL_OUTCOMES) / (self.outcomes + USUAL_OUTCOMES)
+    }
+}
+
+/// How full a target is with one more request.
+fn with_one_more(fleet: &Fleet, target: &Target) -> f64 {
+    fleet.fullness(&Target { picks: target.picks.saturating_add(1), ..*target })
+}
+
+/// How full a target was, with them, that those found who were sent there: a moving average as the host's
+/// of latencies is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Met {
+    picks: f64,
+    sum: f64,
+    /// Since the host's average was another one; they are not in it yet.
+    waiting: (f64, f64),
+    latency_us: u32,
+    at_ms: u64,
+}
+
+impl Met {
+    /// Of a target that was not picked yet: its latency, if it is known, is of outcomes before this state.
+    fn supposed(target: &Target, next: f64, now_ms: u64) -> Self {
+        let latency_us = target.latency_us;
+        let picks = if latency_us > 0 { USUAL_OUTCOMES } else { 0.0 };
+        Self { picks, sum: picks * next, waiting: (0.0, 0.0), latency_us, at_ms: now_ms }
+    }
+
+    fn with_pick(self, next: f64) -> Self {
+        let (picks, sum) = self.waiting;
+        Self { waiting: (picks + 1.0, sum + next), ..self }
+    }
+
+    /// The host's average has changed.
+    fn hear(&mut self, latency_us: u32, now_ms: u64) {
+        let kept = math::exp_minus(now_ms.saturating_sub(self.at_ms) as f64 / DECAY_MS);
+        let (picks, sum) = std::mem::take(&mut self.waiting);
+        (self.picks, self.sum) = (self.picks * kept + picks, self.sum * kept + sum);
+        (self.latency_us, self.at_ms) = (latency_us, now_ms);
+    }
+
+    fn mean(&self) -> Option<f64> {
+        (self.picks > 0.0).then(|| self.sum / self.picks)
     }
 }
 
@@ -233,11 +314,37 @@ mod tests {
         // Only the emptiest are cold, whatever their latency.
         check(r#"{"quantile":0}"#, &[(2, 900), (3, 100), (4, 50)], 0);
         // Nobody is hot.
-        check(r#"{"quantile":1}"#, &[(2, 900), (3, 100), (4, 50)], 2);
+        check(r#"{"quantile":1}"#, &[(2, 900), (3, 800), (4, 50)], 2);
         // Five are drawn; of the other candidates all are hot: the emptiest.
         let mut host = farm(r#"{"quantile":0.5}"#, &[(0, 1), (0, 1), (0, 1), (8, 9), (7, 99)]);
         assert_eq!(host.pick_among(&[3, 4]), Some(Slot(4)));
         assert_eq!(host.pick_among(&[8]), None);
+    }
+
+    #[test]
+    fn average_is_not_taken_for_the_latency_of_a_fuller_target() {
+        // Nobody is hot, and both had as many requests when they took so long.
+        let mut host = farm(r#"{"quantile":1}"#, &[(2, 1_000), (2, 1_500)]);
+        assert_eq!(host.pick(), Some(Slot(0)));
+        let shares = host.shares(100);
+        assert!((50..70).contains(&shares[0]), "{shares:?}");
+        // What is slower with as many requests stays slower.
+        let mut host = farm(r#"{"quantile":1}"#, &[(2, 1_000), (2, 9_000)]);
+        let shares = host.shares(400);
+        assert!((260..360).contains(&shares[0]), "{shares:?}");
+    }
+
+    #[test]
+    fn few_outcomes_say_little() {
+        let mut host = farm(r#"{"quantile":1}"#, &[(0, 0), (0, 0)]);
+        for _ in 0..10 {
+            host.pick();
+            // The first ones are of one request each, and chance made the one faster.
+            report(&mut host, 0, (0, 500));
+            report(&mut host, 1, (0, 1_500));
+        }
+        let few = host.shares(1_000);
+        assert!((500..750).contains(&few[0]), "a third of the other's latency: {few:?}");
     }
 
     #[test]
@@ -309,7 +416,12 @@ mod tests {
     fn large_farm_is_sampled() {
         let targets: Vec<_> = (0..100).map(|place| (1, 100 + place)).collect();
         let mut host = farm(r#"{"quantile":1}"#, &targets);
-        let shares = host.shares(20_000);
+        let mut shares = vec![0_usize; targets.len()];
+        for _ in 0..20_000 {
+            let slot = host.pick().expect("somebody");
+            shares[slot.index()] += 1;
+            host.change(slot.0, |target| target.picks = 0);
+        }
         // The fastest of 100 is among five drawn with probability 1 - 0.99^5.
         assert!(shares[0].abs_diff(980) < 155, "{shares:?}");
         assert!(shares[50..].iter().sum::<usize>() < 1_000, "{shares:?}");
