@@ -23,9 +23,13 @@ const PARDON_REQUESTS: f64 = 50.0;
 /// Range of a rate around the pool's.
 const SLOWEST: f64 = 0.02;
 const FASTEST: f64 = 50.0;
-/// Share of the picks that others make unseen that is reckoned with. Less than all, because others
-/// avoid what this host's reports show full, too: the best of what was tried in the simulator.
+/// Of the picks that others make unseen on a target: the share that is reckoned with, and the most, in
+/// their roots. Not all, because others avoid what this host's reports show full, too; and of many only what
+/// they differ by from target to target, because what all get alike moves nobody. With more of them the
+/// level is so high that own picks do not show in it, and choosing is as bad as at random. Both are the
+/// best of what was tried in the simulator.
 const UNSEEN_SHARE: f64 = 0.5;
+const UNSEEN_ROOTS: f64 = 0.7;
 /// Most that completions are taken to scatter, over what requests that are alike would.
 const SCATTER_MAX: f64 = 100.0;
 /// Most requests that one pick is taken to stand for.
@@ -47,6 +51,8 @@ pub(crate) struct Pace {
     accepted: f64,
     picks: f64,
     targets: f64,
+    /// Picks of others on a target that no report shows yet, as far as they are reckoned with.
+    unseen: f64,
     /// Squared deviation of a queue from the expected one, over the completions in between.
     scatter: f64,
     /// As told by the host.
@@ -81,11 +87,15 @@ impl Pace {
         ratio.clamp(1.0, HOSTS_MAX)
     }
 
-    /// Picks of others that no report shows yet, on average, as far as they are reckoned with: half of
-    /// those in a report period.
+    /// Picks of others that no report shows yet, as far as they are reckoned with.
     pub(crate) fn unseen_picks(&self) -> f64 {
-        let others = (self.accepted - self.picks).max(0.0) * self.targets;
-        UNSEEN_SHARE * others / 2.0
+        self.unseen * self.targets
+    }
+
+    /// Half of those in a report period are unseen on average.
+    fn reckon_with_others(&mut self) {
+        let unseen = (self.accepted - self.picks).max(0.0) / 2.0;
+        self.unseen = (UNSEEN_SHARE * unseen).min(UNSEEN_ROOTS * unseen.sqrt());
     }
 
     /// Whether it is known how fast targets are.
@@ -102,6 +112,7 @@ impl Pace {
         let memory = MEMORY_REPORTS * self.targets;
         self.accepted += (accepted - self.accepted) / memory;
         self.picks += (heard.picks - self.picks) / memory;
+        self.reckon_with_others();
         if self.rate <= 0.0 {
             self.completed += completed;
             self.observed_ms += heard.elapsed_ms;
@@ -142,7 +153,8 @@ impl Pace {
                 .then(|| Some((Slot(u32::from_le_bytes(slot?)), rate)))?
         };
         let rates = pairs.iter().map(pair).collect::<Option<Vec<_>>>()?;
-        let pace = Self { rate, accepted, picks, ..Self::default() };
+        let mut pace = Self { rate, accepted, picks, ..Self::default() };
+        pace.reckon_with_others();
         left.is_empty().then_some((pace, rates))
     }
 }
