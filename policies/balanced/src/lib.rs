@@ -25,8 +25,9 @@
 //! *Settings*: none. What was learned is carried over a reload.
 //!
 //! *Cost* of a pick: O(log n), and so of a changed target; with several hosts and counts O(1) more on
-//! average. Figures: `host/benches/gates.md`; not shown there is that requests of always one
-//! length, and light load with very old reports, are better served in turns.
+//! average. Figures: `host/benches/gates.md`; not shown there is that requests of always one length, and
+//! light load with very old reports, are better served in turns, and so are the first twenty reports of
+//! targets that report once in some two hundred requests, because only reports tell how fast targets are.
 
 mod counted;
 mod idle;

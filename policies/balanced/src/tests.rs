@@ -150,6 +150,23 @@ fn picks_of_other_hosts_are_reckoned_with() {
 }
 
 #[test]
+fn own_picks_show_beside_very_many_of_others() {
+    let mut host = StrategyHost::<Balanced>::with_loads(&[0.0; 10]);
+    let (mut done, mut left_out) = (0, 0);
+    for second in 1..=200 {
+        let shares = host.shares(10);
+        // Forty hosts send one request each to everybody.
+        done += 40;
+        host.now_ms = second * 1_000;
+        (0..10).for_each(|slot| report(&mut host, slot, 0, done));
+        if second > 100 {
+            left_out += shares.iter().filter(|share| **share == 0).count();
+        }
+    }
+    assert!(left_out < 30, "{left_out} of a thousand turns, at random 350");
+}
+
+#[test]
 fn what_was_learned_is_carried_over_and_nothing_else_is_accepted() {
     let mut host = counting(3);
     report(&mut host, 0, 5, 600);

@@ -4,7 +4,9 @@
 //! garbage collectors. The cost of a target is its latency * (requests in it + picks since its
 //! report + 1) / (weight * slow-start share), and the lower one of two wins; the first drawn where
 //! they are equal. Latencies are outcomes that clients report: in a pool without outcomes the rule is
-//! `p2c` on requests per weight. Loads do not count.
+//! `p2c` on requests per weight. Loads do not count. A few outcomes of targets that are alike differ by
+//! chance, and a peak is believed at once: with outcomes the mean response is then up to 15 % higher than
+//! without; where half of the targets are three times as fast as the others it is 17 to 47 % lower.
 //!
 //! The host's moving average is the sample. One above the estimate replaces it at once; below it the
 //! estimate falls by the share 1 - e^(-dt / `decay_ms`), dt since the target's last report. A target
