@@ -55,6 +55,11 @@ impl Batch {
         Self { bytes, arrivals, held: None }
     }
 
+    /// How long all datagrams are together.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Makes room for so many datagrams in all, if they go on as they began.
     pub(super) fn reserve(&mut self, datagrams: usize) {
         let more = datagrams.saturating_sub(self.len());

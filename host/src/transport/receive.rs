@@ -28,6 +28,8 @@ const CALL_MAX: usize = 64;
 /// Datagrams read before they are handed on, where so many wait: who takes them is woken less often, and
 /// the first one waits some tenths of a millisecond.
 const BATCH_MAX: usize = 4 * CALL_MAX;
+/// No call follows after so many bytes: what is dropped where there is no room is dropped in small parts.
+const BATCH_BYTES: usize = 1 << 18;
 /// Datagrams asked for after a call that found few: preparing for more has its price.
 const FEW: usize = 4;
 /// Bytes of a usual datagram: a batch makes room for so many of them.
@@ -79,7 +81,7 @@ impl Receiver {
         Ok(Self { slots, rests, ask: FEW, empty: Instant::now(), drops: 0, error: None, status })
     }
 
-    /// Everything that is there, up to [`BATCH_MAX`] datagrams.
+    /// Everything that is there, up to [`BATCH_MAX`] datagrams, in calls that may find [`CALL_MAX`].
     ///
     /// # Errors
     /// `WouldBlock`: nothing is there.
@@ -91,19 +93,22 @@ impl Receiver {
         loop {
             let asked = self.ask;
             match self.call(socket, &mut batch) {
-                Ok(found) if found == asked && batch.len() + self.ask <= BATCH_MAX => {
-                    batch.reserve(BATCH_MAX);
-                }
+                Ok(found) if found == asked && self.has_room(&batch) => batch.reserve(BATCH_MAX),
                 Ok(_) => return Ok(batch),
                 Err(error) if batch.is_empty() => return Err(error),
                 Err(error) => {
                     // Whether anything is there is to be asked anew.
-                    let is_over = error.kind() != io::ErrorKind::WouldBlock;
-                    self.error = is_over.then_some(error);
+                    let is_fault = error.kind() != io::ErrorKind::WouldBlock;
+                    self.error = is_fault.then_some(error);
                     return Ok(batch);
                 }
             }
         }
+    }
+
+    /// Whether another call may be made for the same batch.
+    fn has_room(&self, batch: &Batch) -> bool {
+        batch.len() + self.ask <= BATCH_MAX && batch.bytes() < BATCH_BYTES
     }
 
     /// Appends what one call to the kernel finds; how many datagrams that are.
@@ -225,5 +230,12 @@ mod tests {
         }
         assert_eq!(heard, sent);
         assert_eq!(lengths, [FEW + BATCH_MAX - CALL_MAX, CALL_MAX]);
+        // Long ones are handed on call by call.
+        let long = [0; BATCH_BYTES / CALL_MAX];
+        for _ in 0..2 * CALL_MAX {
+            sender.send_to(&long, to).expect("sent");
+        }
+        let mut next = || receiver.receive(&socket).expect("some wait").len();
+        assert_eq!([next(), next()], [CALL_MAX; 2]);
     }
 }
