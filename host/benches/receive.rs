@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use loadline::config::{Config, HostConfig, PoolConfig, ReportsConfig};
+use loadline::policy::Kind;
 use loadline::report::{Key, Keyring, Metrics, Report, State, wire};
 use loadline::run::{Host, Loadline};
 use loadline::transport::{Receiver, Status, enlarge};
@@ -62,6 +63,7 @@ struct Bench {
 fn bench(what: &str, strategy: &str, keyring: &Keyring, goal: Option<f64>) -> bool {
     let folder = tempfile::tempdir().expect("a folder");
     let mut bench = Bench::start(folder.path(), strategy, keyring);
+    bench.wait_for_policies(strategy);
     for _ in 0..2 * MACHINES / BLOCK {
         bench.by_host(); // everybody is known, and pages are mapped
     }
@@ -130,6 +132,21 @@ impl Bench {
 
     fn host(&self) -> &Host {
         self.loadline.host().expect("a host")
+    }
+
+    /// What compiles beside the walk is not of its cost, and without a formula it would be cheaper.
+    fn wait_for_policies(&self, strategy: &str) {
+        let pools = self.host().pools().all();
+        let kinds =
+            [Kind::Formula].into_iter().chain((strategy != NOBODY).then_some(Kind::Strategy));
+        let mut changes = self.host().changes();
+        for kind in kinds {
+            self.runtime.block_on(async {
+                while pools[0].serving(kind).is_none() {
+                    changes.changed().await.expect("a host that runs");
+                }
+            });
+        }
     }
 
     /// Fills the socket with the next machines' reports.
@@ -203,6 +220,8 @@ impl Bench {
     }
 
     fn end(self) {
+        let tally = self.host().pools().all()[0].tally();
+        assert_eq!((tally.targets, tally.unknown), (MACHINES, 0), "each has a load");
         self.runtime.block_on(self.loadline.stop());
     }
 }
