@@ -16,6 +16,8 @@
 )]
 
 #[cfg(feature = "host")]
+mod background;
+#[cfg(feature = "host")]
 pub mod calendar;
 pub mod clock;
 pub mod config;

@@ -14,13 +14,10 @@ use std::time::{Duration, Instant};
 use nix::time::{ClockId, clock_gettime};
 
 use super::engine::Limits;
+use crate::background;
 
 /// Stack of the thread: nested code needs more than the usual one.
 const STACK_BYTES: usize = 64 << 20;
-/// How far it stands back for threads that serve: on a full machine it has a tenth of what one of them
-/// has. With 19 it would have a seventieth, and a policy come after minutes; 99 of 100 picks are as fast
-/// with either, the slowest of millions is a millisecond faster with 19.
-const NICE: i32 = 10;
 /// By the wall clock it may take so many times what it may use of the processor.
 const PATIENCE: u32 = 10;
 /// Between two looks at what it has used, at least.
@@ -106,8 +103,7 @@ where
         let working = Working(Arc::clone(&course), Box::new(wake));
         let thread = std::thread::Builder::new().name("loadline-compile".to_owned());
         let thread = thread.stack_size(STACK_BYTES).spawn(move || {
-            // On Linux this is the thread's own. Where it is refused, the compiler runs as it is.
-            if compile_last && let Err(error) = rustix::process::setpriority_process(None, NICE) {
+            if compile_last && let Err(error) = background::stand_back() {
                 tracing::debug!(%error, "the compiler runs at normal priority");
             }
             started.send(clock_of_this_thread()).ok();

@@ -18,6 +18,7 @@ use super::{
     Choice, Disagreement, Figures, Guests, LoadPair, Report, Shown, Spec, Spreads, State,
     Surroundings,
 };
+use crate::background;
 use crate::pick::pool::{HOSTS, Pool};
 use crate::pick::score::beside::Due;
 use crate::pick::supply::Event;
@@ -30,8 +31,6 @@ use crate::policy::{CallError, StartError};
 const PAUSE: Duration = Duration::from_millis(10);
 /// Time between two reports, if there is anything new.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
-/// How far a candidate stands back for threads that serve.
-const NICE: i32 = 10;
 /// So many faults within this time are too many, as for a policy that serves.
 const FAULTS_MAX: usize = 3;
 const FAULTS_WINDOW: Duration = Duration::from_secs(60);
@@ -102,8 +101,7 @@ impl Run {
 
     /// Runs to its end.
     pub(super) fn run(mut self) {
-        // Of this thread alone.
-        if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+        if let Err(error) = background::stand_back() {
             tracing::debug!(%error, "a shadow runs at normal priority");
         }
         let (mut reported, mut has_news) = (Instant::now(), true);
