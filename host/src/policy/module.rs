@@ -7,6 +7,7 @@
 
 mod core;
 mod error;
+mod front;
 mod weight;
 
 use std::fmt;

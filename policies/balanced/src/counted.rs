@@ -1,4 +1,4 @@
-//! Targets that report counts: when they will be done, and how fast they are.
+//! Targets that report counts: how fast they are.
 //!
 //! Invariant: a rate is positive and finite once the pool has one. Times are in milliseconds of the
 //! host's clock, rates in requests a millisecond.
@@ -62,9 +62,6 @@ pub(crate) struct Pace {
 /// What is known of one target.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counted {
-    /// When it will be done with all that it has.
-    free_ms: f64,
-    picked_ms: f64,
     rate: f64,
     /// Variance of the rate.
     doubt: f64,
@@ -79,7 +76,7 @@ pub(crate) struct Counted {
 impl Pace {
     /// How many requests a pick stands for: all that targets accepted over the picks known, or the
     /// hosts that choose, where nothing is accepted yet.
-    fn all_over_known(&self) -> f64 {
+    pub(crate) fn all_over_known(&self) -> f64 {
         if self.accepted <= 0.0 {
             return self.hosts.max(1.0);
         }
@@ -192,20 +189,6 @@ impl Counted {
         (self.accepted, self.completed) = (target.accepted, target.completed);
     }
 
-    /// The queue is what the report of that time says, with the picks since on top.
-    pub(crate) fn queue(&mut self, captured_ms: f64, picks: f64, pace: &Pace) {
-        let request_ms = 1.0 / self.rate(pace);
-        let requests = self.inside + picks * pace.all_over_known();
-        // Who was free before stays free for as long, or all that report together would be alike.
-        let is_idle = requests <= 0.0 && self.free_ms < captured_ms;
-        if !is_idle {
-            self.free_ms = captured_ms + requests * request_ms;
-        }
-        if picks > 0.0 {
-            self.free_ms = self.free_ms.max(self.picked_ms + request_ms);
-        }
-    }
-
     /// The counts are those of the last report.
     pub(crate) fn is_same(&self, target: &Target) -> bool {
         let inside = f64::from(target.in_flight);
@@ -250,35 +233,12 @@ impl Counted {
         self.doubt = LEAST_DOUBT.sqrt() * rate * rate;
     }
 
-    /// So many picks more, or less, than was thought.
-    pub(crate) fn add(&mut self, picks: f64, pace: &Pace) {
-        self.free_ms += picks * pace.all_over_known() / self.rate(pace);
+    /// Requests inside at the last report.
+    pub(crate) fn inside(&self) -> f64 {
+        self.inside
     }
 
-    /// The last pick was made at this very time.
-    pub(crate) fn was_picked_at(&self, now_ms: f64) -> bool {
-        self.picked_ms.total_cmp(&now_ms).is_eq()
-    }
-
-    /// One request more; when the target is free then.
-    pub(crate) fn pick(&mut self, now_ms: f64, price: f64, pace: &Pace) -> f64 {
-        let request_ms = price * pace.all_over_known() / self.rate(pace);
-        self.free_ms = self.free_ms.max(now_ms) + request_ms;
-        self.picked_ms = now_ms;
-        self.free_ms
-    }
-
-    /// When one more request would be done.
-    pub(crate) fn finish_ms(&self, now_ms: f64, price: f64, pace: &Pace) -> f64 {
-        self.free_ms.max(now_ms) + price / self.rate(pace)
-    }
-
-    /// When the target is free, and how many requests it takes a millisecond.
-    pub(crate) fn backlog(&self, price: f64, pace: &Pace) -> (f64, f64) {
-        (self.free_ms, self.rate(pace) / price)
-    }
-
-    fn rate(&self, pace: &Pace) -> f64 {
+    pub(crate) fn rate(&self, pace: &Pace) -> f64 {
         if self.rate > 0.0 { self.rate } else { pace.rate_or_none() }
     }
 }

@@ -6,6 +6,8 @@
 
 use loadline_sdk::{Slot, math};
 
+use super::backlog::{Backlog, later};
+
 /// The level is found again after this share of the targets has changed.
 const CHANGED_SHARE: usize = 4;
 /// A height that a step changes by less than this is found.
@@ -15,11 +17,9 @@ const RANDOM_END: f64 = 4_294_967_296.0;
 /// Draws before the best one is taken instead.
 const TRIES: usize = 16;
 
-/// Eligible targets, and which of them are below the level.
+/// Which of the targets are below the level.
 #[derive(Debug, Default)]
 pub(crate) struct Level {
-    /// By slot.
-    queues: Vec<Queue>,
     level_ms: f64,
     /// Those that may still have room.
     below: Vec<Slot>,
@@ -32,43 +32,23 @@ pub(crate) struct Level {
     changes: usize,
 }
 
-/// When a target is free, and how many requests it takes a millisecond; 0: it may not be chosen.
-#[derive(Debug, Clone, Copy, Default)]
-struct Queue {
-    free_ms: f64,
-    rate: f64,
-}
-
 impl Level {
-    /// An eligible target is free at this time and takes so many requests a millisecond.
-    pub(crate) fn set(&mut self, slot: Slot, free_ms: f64, rate: f64) {
-        if self.queues.len() <= slot.index() {
-            self.queues.resize(slot.index() + 1, Queue::default());
-        }
-        self.queues[slot.index()] = Queue { free_ms, rate };
+    /// A target's backlog is another one.
+    pub(crate) fn note_change(&mut self) {
         self.changes += 1;
     }
 
-    /// A target that is in has more to do: until this time.
-    pub(crate) fn work(&mut self, slot: Slot, free_ms: f64) {
-        if let Some(queue) = self.queues.get_mut(slot.index()) {
-            queue.free_ms = free_ms;
-            self.changes += 1;
-        }
-    }
-
-    pub(crate) fn remove(&mut self, slot: Slot) {
-        if let Some(queue) = self.queues.get_mut(slot.index()) {
-            *queue = Queue::default();
-            self.changes += 1;
-        }
-    }
-
     /// A target drawn by how far it is below the level at which `picks` more requests fit in.
-    pub(crate) fn draw(&mut self, now_ms: f64, picks: f64, random: u64) -> Option<Slot> {
-        let is_old = self.changes > self.queues.len() / CHANGED_SHARE || now_ms >= self.level_ms;
+    pub(crate) fn draw(
+        &mut self,
+        targets: &[Backlog],
+        now_ms: f64,
+        picks: f64,
+        random: u64,
+    ) -> Option<Slot> {
+        let is_old = self.changes > targets.len() / CHANGED_SHARE || now_ms >= self.level_ms;
         if self.below.is_empty() || is_old {
-            self.find(now_ms, picks);
+            self.find(targets, now_ms, picks);
         }
         // Room shrinks with time, so that draws by what it was would miss more and more.
         let most = self.deepest.min(self.fastest * (self.level_ms - now_ms));
@@ -80,8 +60,8 @@ impl Level {
             let Some(slot) = usize::try_from(place).ok().and_then(|at| self.below.get(at)) else {
                 break;
             };
-            let Queue { free_ms, rate } = self.queues[slot.index()];
-            let room = rate * (self.level_ms - later(free_ms, now_ms));
+            let Some(target) = targets.get(slot.index()) else { break };
+            let room = target.rate * (self.level_ms - later(target.free_ms, now_ms));
             if f64::from(share) * most < room * RANDOM_END {
                 return Some(*slot);
             }
@@ -91,16 +71,7 @@ impl Level {
                 self.below.swap_remove(place as usize);
             }
         }
-        last.or_else(|| self.first(now_ms))
-    }
-
-    /// The one that would be done first with one more request. Cost O(n): only when the draws found
-    /// nobody below the level.
-    fn first(&self, now_ms: f64) -> Option<Slot> {
-        let finish_ms = |queue: &Queue| queue.free_ms.max(now_ms) + 1.0 / queue.rate;
-        let targets = (0..).map(Slot).zip(&self.queues).filter(|(_, queue)| queue.rate > 0.0);
-        let first = targets.min_by(|a, b| finish_ms(a.1).total_cmp(&finish_ms(b.1)));
-        first.map(|(slot, _)| slot)
+        last.or_else(|| first(targets, now_ms))
     }
 
     /// The level: the sum of rate × (level - free) over all targets below it is `picks`. Cost O(n).
@@ -108,10 +79,10 @@ impl Level {
     /// Newton's method on a convex function of the height, which comes from above after its first
     /// step. It starts from the last height: in a large pool, where heights change little, one look at
     /// all targets is mostly enough.
-    fn find(&mut self, now_ms: f64, picks: f64) {
+    fn find(&mut self, targets: &[Backlog], now_ms: f64, picks: f64) {
         let mut height = self.height_ms;
         loop {
-            let next = self.find_below(height, now_ms, picks);
+            let next = self.find_below(targets, height, now_ms, picks);
             let is_found = (next - height).abs() <= NEAR * next;
             let is_nobody = height.is_infinite() && next.is_infinite();
             height = next;
@@ -128,15 +99,15 @@ impl Level {
     /// No branch depends on a target, because the processor would guess every other one wrong: who is
     /// not below counts with a rate of 0. A choice between floating-point numbers would be a branch in
     /// a guest, so that it goes by their bits, which are in order where none is negative.
-    fn find_below(&mut self, height: f64, now_ms: f64, picks: f64) -> f64 {
-        let Self { queues, below, .. } = self;
-        below.resize(queues.len(), Slot(0));
+    fn find_below(&mut self, targets: &[Backlog], height: f64, now_ms: f64, picks: f64) -> f64 {
+        let below = &mut self.below;
+        below.resize(targets.len(), Slot(0));
         let (mut filled, mut rates, mut len) = (picks, 0.0, 0);
         let (mut deepest, mut fastest) = (0, 0);
-        for (slot, Queue { free_ms, rate }) in (0..).map(Slot).zip(&*queues) {
-            let delay = f64::from_bits(bits(free_ms - now_ms).max(0).cast_unsigned());
-            let is_below = (delay < height) & (*rate > 0.0);
-            let rate = rate * f64::from(u8::from(is_below));
+        for (slot, target) in (0..).map(Slot).zip(targets) {
+            let delay = f64::from_bits(bits(target.free_ms - now_ms).max(0).cast_unsigned());
+            let is_below = (delay < height) & (target.rate > 0.0);
+            let rate = target.rate * f64::from(u8::from(is_below));
             (filled, rates) = (filled + delay * rate, rates + rate);
             deepest = deepest.max(bits(rate * (height - delay)));
             fastest = fastest.max(bits(rate));
@@ -157,7 +128,10 @@ fn bits(number: f64) -> i64 {
     number.to_bits().cast_signed()
 }
 
-/// The larger of two numbers that are numbers.
-fn later(a: f64, b: f64) -> f64 {
-    if a > b { a } else { b }
+/// The one that would be done first with one more request. Cost O(n): only when the draws found nobody
+/// below the level.
+fn first(targets: &[Backlog], now_ms: f64) -> Option<Slot> {
+    let offered = (0..).map(Slot).zip(targets).filter(|(_, target)| target.rate > 0.0);
+    let first = offered.min_by(|a, b| a.1.finish_ms(now_ms).total_cmp(&b.1.finish_ms(now_ms)));
+    first.map(|(slot, _)| slot)
 }

@@ -29,6 +29,7 @@
 //! light load with very old reports, are better served in turns, and so are the first twenty reports of
 //! targets that report once in some two hundred requests, because only reports tell how fast targets are.
 
+mod backlog;
 mod counted;
 mod idle;
 mod level;
@@ -38,6 +39,7 @@ mod turns;
 use loadline_sdk::index::{PerSlot, Tournament};
 use loadline_sdk::prelude::*;
 
+use backlog::{Backlog, Backlogs, Picks};
 use counted::{Counted, Pace};
 use level::Level;
 use queues::Queues;
@@ -47,6 +49,7 @@ use turns::{Turn, Turns};
 #[derive(Debug, Default)]
 pub struct Balanced {
     known: PerSlot<Known>,
+    backlogs: Backlogs,
     way: Way,
     /// Eligible targets by their next turn.
     turn: Tournament,
@@ -85,7 +88,8 @@ struct Known {
     reports_counts: bool,
     /// Of the last report, on the host's clock.
     captured_ms: f64,
-    /// Picks so far, own ones and those that other hosts told of, and before that capture.
+    /// Picks so far, own ones and those that other hosts told of, and before that capture; by counts without
+    /// those that its backlog has.
     picks: u64,
     picks_before: u64,
     /// Since that capture, as the host counts them: without leases that have ended.
@@ -123,6 +127,7 @@ impl Strategy for Balanced {
             if let Some(known) = self.known.remove(*slot) {
                 self.targets -= 1;
                 self.counting -= usize::from(known.reports_counts);
+                self.backlogs.forget(*slot);
             }
         }
         self.choose_way();
@@ -137,8 +142,7 @@ impl Strategy for Balanced {
             };
             fleet.eligible().random_by(request.random, share)?
         } else if fleet.is_limited() {
-            let key =
-                |slot: Slot| self.known.get(slot).map_or(f64::INFINITY, |k| self.key(k, now_ms));
+            let key = |slot: Slot| self.key(slot, now_ms);
             let slots = fleet.eligible().iter().map(|candidate| candidate.slot);
             slots.min_by(|a, b| key(*a).total_cmp(&key(*b)))?
         } else {
@@ -173,6 +177,8 @@ impl Balanced {
         let slot = target.slot;
         let is_new = self.known.get(slot).is_none();
         let mut known = self.known.get(slot).copied().unwrap_or_default();
+        let mut backlog = self.backlogs.get(slot);
+        known.count(self.backlogs.take_picks(slot));
         let captured_ms = now_ms as f64 - f64::from(target.age_ms);
         let price = target.failure_price() * target.weight / target.capacity();
         if !is_new {
@@ -183,17 +189,21 @@ impl Balanced {
         known.is_eligible = target.eligible;
         self.targets += usize::from(is_new);
         if is_new || captured_ms > known.captured_ms || !known.counted.is_same(target) {
-            self.hear_report(target, captured_ms, &mut known, is_new, hosts);
+            self.hear_report(target, captured_ms, &mut known, &mut backlog, is_new, hosts);
         } else {
-            self.hear_picks(target, now_ms as f64, &mut known);
+            self.hear_picks(target, now_ms as f64, &mut known, &mut backlog);
         }
         if is_new || returns {
             known.turn.join(&self.turns);
         }
         self.known.set(slot, known);
         if known.is_eligible {
-            self.place(slot, &known);
+            backlog.offer(known.price, &known.counted, &self.pace);
+            self.backlogs.set(slot, backlog);
+            self.place(slot, &known, &backlog);
         } else {
+            backlog.withdraw();
+            self.backlogs.set(slot, backlog);
             self.withdraw(slot);
         }
     }
@@ -203,6 +213,7 @@ impl Balanced {
         target: &Target,
         captured_ms: f64,
         known: &mut Known,
+        backlog: &mut Backlog,
         is_new: bool,
         hosts: u32,
     ) {
@@ -225,23 +236,31 @@ impl Balanced {
         known.picks = picks_before + u64::from(target.picks);
         known.since = target.picks;
         if known.reports_counts {
-            let picks = f64::from(target.picks);
-            known.counted.queue(known.captured_ms, picks, &self.pace);
+            let last_ms = self.backlogs.picked_ms(target.slot);
+            let picks = Picks { count: f64::from(target.picks), last_ms };
+            backlog.report(known.captured_ms, picks, &known.counted, &self.pace);
         }
     }
 
     /// The same report again: only the host's count of picks may be another. More: other hosts have
     /// told of theirs. Fewer: the last pick was not handed out, or a lease has ended, and then it was
     /// a pick all the same and time drains it.
-    fn hear_picks(&mut self, target: &Target, now_ms: f64, known: &mut Known) {
+    fn hear_picks(
+        &mut self,
+        target: &Target,
+        now_ms: f64,
+        known: &mut Known,
+        backlog: &mut Backlog,
+    ) {
         let (more, fewer) =
             (target.picks.saturating_sub(known.since), known.since.saturating_sub(target.picks));
+        let was_just_picked = self.backlogs.picked_ms(target.slot).total_cmp(&now_ms).is_eq();
         known.since = target.picks;
         known.picks += u64::from(more);
-        known.counted.add(f64::from(more) * known.price, &self.pace);
-        if fewer > 0 && known.counted.was_picked_at(now_ms) {
+        backlog.add(f64::from(more) * known.price, &known.counted, &self.pace);
+        if fewer > 0 && was_just_picked {
             known.picks = known.picks.saturating_sub(u64::from(fewer));
-            known.counted.add(-f64::from(fewer) * known.price, &self.pace);
+            backlog.add(-f64::from(fewer) * known.price, &known.counted, &self.pace);
         }
     }
 
@@ -272,33 +291,37 @@ impl Balanced {
     /// Places every target by what is known of it, as if it had come now; all at once, because an update
     /// has a deadline.
     fn start_anew(&mut self) {
-        for (_, known) in self.known.iter_mut() {
-            known.counted.queue(known.captured_ms, f64::from(known.since), &self.pace);
+        for (slot, known) in self.known.iter_mut() {
+            let mut backlog = self.backlogs.get(slot);
+            known.count(self.backlogs.take_picks(slot));
+            let last_ms = self.backlogs.picked_ms(slot);
+            let picks = Picks { count: f64::from(known.since), last_ms };
+            backlog.report(known.captured_ms, picks, &known.counted, &self.pace);
+            if known.is_eligible {
+                backlog.offer(known.price, &known.counted, &self.pace);
+            }
+            self.backlogs.set(slot, backlog);
             known.turn.join(&self.turns);
         }
         (self.turn, self.queues, self.level) = Default::default();
-        let (known, pace) = (&self.known, &self.pace);
+        let (known, backlogs, pace) = (&self.known, &self.backlogs, &self.pace);
         let eligible = || known.iter().filter(|(_, known)| known.is_eligible);
-        let backlogs = eligible().map(|(slot, known)| {
-            let (free_ms, rate) = known.counted.backlog(known.price, pace);
-            (slot, free_ms, rate)
-        });
         match self.way {
             Way::Turns => self.turn.fill(eligible().map(|(slot, known)| (slot, known.turn.next()))),
-            Way::Alone => self.queues.fill(backlogs, pace, self.now_ms),
-            Way::Shared => {
-                backlogs.for_each(|(slot, free_ms, rate)| self.level.set(slot, free_ms, rate));
+            Way::Alone => {
+                let queues = eligible().map(|(slot, _)| (slot, backlogs.get(slot)));
+                self.queues.fill(queues, pace, self.now_ms);
             }
+            Way::Shared => {} // it is found at the next pick
         }
     }
 
     /// Puts an eligible target where it is found.
-    fn place(&mut self, slot: Slot, known: &Known) {
-        let (free_ms, rate) = known.counted.backlog(known.price, &self.pace);
+    fn place(&mut self, slot: Slot, known: &Known, backlog: &Backlog) {
         match self.way {
             Way::Turns => self.turn.refresh(slot, known.turn.next()),
-            Way::Alone => self.queues.set(slot, free_ms, rate, &self.pace, self.now_ms),
-            Way::Shared => self.level.set(slot, free_ms, rate),
+            Way::Alone => self.queues.set(slot, backlog, &self.pace, self.now_ms),
+            Way::Shared => self.level.note_change(),
         }
     }
 
@@ -306,13 +329,14 @@ impl Balanced {
     fn withdraw(&mut self, slot: Slot) {
         self.turn.remove(slot);
         self.queues.remove(slot);
-        self.level.remove(slot);
+        self.level.note_change();
     }
 
     /// The lowest is chosen.
-    fn key(&self, known: &Known, now_ms: f64) -> f64 {
+    fn key(&self, slot: Slot, now_ms: f64) -> f64 {
+        let Some(known) = self.known.get(slot) else { return f64::INFINITY };
         if self.goes_by_counts() {
-            known.counted.finish_ms(now_ms, known.price, &self.pace)
+            self.backlogs.get(slot).finish_ms(now_ms)
         } else {
             known.turn.next()
         }
@@ -323,29 +347,39 @@ impl Balanced {
         match self.way {
             Way::Turns => self.turn.min().map(|(slot, _)| slot),
             Way::Alone => self.queues.first(now_ms),
-            Way::Shared => self.level.draw(now_ms, 1.0 + self.pace.unseen_picks(), request.random),
+            Way::Shared => {
+                let picks = 1.0 + self.pace.unseen_picks();
+                self.level.draw(self.backlogs.all(), now_ms, picks, request.random)
+            }
         }
     }
 
     /// The pick is one more request for the target, and its turn unless it is asked for as the next
     /// best: that one is not used.
     fn count(&mut self, slot: Slot, request: &Request, takes_turn: bool) {
-        let Some(known) = self.known.get_mut(slot) else { return };
-        known.picks += 1;
-        known.since = known.since.saturating_add(1);
-        if self.way == Way::Turns {
-            if takes_turn {
-                known.turn.pick(known.price, &mut self.turns);
-                self.turn.set(slot, known.turn.next());
+        if self.goes_by_counts() {
+            let free_ms = self.backlogs.pick(slot, request.now_ms as f64, &self.pace);
+            if self.way == Way::Alone {
+                self.queues.work(slot, free_ms);
+            } else {
+                self.level.note_change();
             }
             return;
         }
-        let free_ms = known.counted.pick(request.now_ms as f64, known.price, &self.pace);
-        if self.way == Way::Alone {
-            self.queues.work(slot, free_ms);
-        } else {
-            self.level.work(slot, free_ms);
+        let Some(known) = self.known.get_mut(slot) else { return };
+        known.count(1);
+        if takes_turn {
+            known.turn.pick(known.price, &mut self.turns);
+            self.turn.set(slot, known.turn.next());
         }
+    }
+}
+
+impl Known {
+    /// So many picks more.
+    fn count(&mut self, picks: u32) {
+        self.picks += u64::from(picks);
+        self.since = self.since.saturating_add(picks);
     }
 }
 

@@ -8,6 +8,7 @@
 
 use loadline_sdk::{Slot, index::Tournament};
 
+use super::backlog::Backlog;
 use super::counted::Pace;
 use super::idle::{self, Idle};
 
@@ -33,13 +34,13 @@ struct Speed {
 }
 
 impl Queues {
-    /// A target has reported: it is free at this time and takes so many requests a millisecond.
-    pub(crate) fn set(&mut self, slot: Slot, free_ms: f64, rate: f64, pace: &Pace, now_ms: f64) {
-        self.remember(slot, rate, pace);
-        if free_ms <= now_ms {
+    /// A target has reported, and has this to do.
+    pub(crate) fn set(&mut self, slot: Slot, backlog: &Backlog, pace: &Pace, now_ms: f64) {
+        self.remember(slot, backlog, pace);
+        if backlog.free_ms <= now_ms {
             self.rest(slot);
         } else {
-            self.work(slot, free_ms);
+            self.work(slot, backlog.free_ms);
         }
     }
 
@@ -49,23 +50,22 @@ impl Queues {
         self.working.refresh(slot, free_ms + self.speeds[slot.index()].request_ms);
     }
 
-    /// All targets anew: slot, when free, rate. Cost O(n).
+    /// All targets anew. Cost O(n).
     pub(crate) fn fill(
         &mut self,
-        targets: impl Iterator<Item = (Slot, f64, f64)>,
+        targets: impl Iterator<Item = (Slot, Backlog)>,
         pace: &Pace,
         now_ms: f64,
     ) {
         let targets: Vec<_> = targets.collect();
-        targets.iter().for_each(|(slot, _, rate)| self.remember(*slot, *rate, pace));
+        targets.iter().for_each(|(slot, backlog)| self.remember(*slot, backlog, pace));
         let (idle, busy): (Vec<_>, Vec<_>) =
-            targets.into_iter().partition(|(_, free_ms, _)| *free_ms <= now_ms);
-        self.working
-            .fill(busy.iter().map(|(slot, free_ms, _)| {
-                (*slot, *free_ms + self.speeds[slot.index()].request_ms)
-            }));
+            targets.into_iter().partition(|(_, backlog)| backlog.free_ms <= now_ms);
+        self.working.fill(busy.iter().map(|(slot, backlog)| {
+            (*slot, backlog.free_ms + self.speeds[slot.index()].request_ms)
+        }));
         self.idle = Idle::default();
-        idle.iter().for_each(|(slot, _, _)| self.idle.join(*slot, self.speeds[slot.index()].class));
+        idle.iter().for_each(|(slot, _)| self.idle.join(*slot, self.speeds[slot.index()].class));
     }
 
     /// The target works no more.
@@ -74,12 +74,12 @@ impl Queues {
         self.idle.join(slot, self.speeds[slot.index()].class);
     }
 
-    fn remember(&mut self, slot: Slot, rate: f64, pace: &Pace) {
+    fn remember(&mut self, slot: Slot, backlog: &Backlog, pace: &Pace) {
         if self.speeds.len() <= slot.index() {
             self.speeds.resize(slot.index() + 1, Speed::default());
         }
-        let class = idle::class(rate / pace.rate_or_none());
-        self.speeds[slot.index()] = Speed { request_ms: 1.0 / rate, class };
+        let class = idle::class(backlog.rate / pace.rate_or_none());
+        self.speeds[slot.index()] = Speed { request_ms: 1.0 / backlog.rate, class };
     }
 
     pub(crate) fn remove(&mut self, slot: Slot) {

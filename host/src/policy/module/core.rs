@@ -6,10 +6,11 @@
 
 use wasm_encoder::{ExportKind, ExportSection};
 use wasmparser::{ExportSectionReader, ExternalKind, Parser, Payload, Validator};
-use wit_parser::Resolve;
+use wit_parser::{Resolve, WorldId};
 
 use super::super::features;
 use super::super::wasi::trapping;
+use super::front::with_front;
 use super::weight::Weight;
 use super::{Kind, ModuleError, PACKAGE, check_imports, invalid, kind_of};
 use crate::config::Wasi;
@@ -32,13 +33,25 @@ pub(super) fn as_component(bytes: &[u8], wasi: Wasi) -> Result<Vec<u8>, ModuleEr
     wrap(kind, code).map_err(|error| ModuleError::Shape { reason: format!("{error:#}") })
 }
 
-/// The component of a core module that exports the contract's functions.
-fn wrap(kind: Kind, mut code: Vec<u8>) -> Result<Vec<u8>, anyhow::Error> {
+/// The component of a core module that exports the contract's functions, with a front.
+fn wrap(kind: Kind, code: Vec<u8>) -> Result<Vec<u8>, anyhow::Error> {
+    let (resolve, world) = contract(kind)?;
+    let component = encode(&resolve, world, code)?;
+    Ok(with_front(&component, &resolve, world)?.unwrap_or(component))
+}
+
+/// What a policy of this kind exports.
+pub(super) fn contract(kind: Kind) -> Result<(Resolve, WorldId), anyhow::Error> {
     let mut resolve = Resolve::default();
     let package = resolve.push_str("policy.wit", WIT)?;
     let world = resolve.select_world(&[package], Some(&format!("{kind}-policy")))?;
+    Ok((resolve, world))
+}
+
+/// The component of a core module, as it is.
+fn encode(resolve: &Resolve, world: WorldId, mut code: Vec<u8>) -> Result<Vec<u8>, anyhow::Error> {
     let encoding = wit_component::StringEncoding::UTF8;
-    wit_component::embed_component_metadata(&mut code, &resolve, world, encoding)?;
+    wit_component::embed_component_metadata(&mut code, resolve, world, encoding)?;
     let mut encoder = wit_component::ComponentEncoder::default().module(&code)?;
     // There are none left but where an operator has allowed them.
     for (name, module) in trapping(&code)? {
@@ -112,4 +125,12 @@ fn with_initialiser(
         renamed.export(name, kind, export.index);
     }
     Ok(Some(renamed))
+}
+
+/// The kind of a good core module, and its component without a front.
+#[cfg(test)]
+pub(super) fn wrapped(bytes: &[u8]) -> (Kind, Vec<u8>) {
+    let (kind, code) = check(bytes, Wasi::Refuse).unwrap();
+    let (resolve, world) = contract(kind).unwrap();
+    (kind, encode(&resolve, world, code).unwrap())
 }
