@@ -189,7 +189,7 @@ async fn policy_that_cannot_start_leaves_the_old_one_at_work() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn state_goes_to_the_same_policy_with_other_settings_and_to_no_other() {
+async fn state_of_a_policy_goes_to_no_other() {
     let mut farm = Farm::new("weighted", "round-robin").await;
     farm.report(&["a", "b", "c"], METRICS);
     farm.eligible(3).await;

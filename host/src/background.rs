@@ -17,12 +17,18 @@ const NICE: i32 = 10;
 /// In nanoseconds: the usual slice is at most 3 ms, by the number of processors. Older systems ignore it.
 const SLICE_NS: u64 = 4_000_000;
 
-/// Lets the calling thread, and those that it starts, stand back from now on.
+/// Lets the calling thread, and those that it starts, stand back from now on; by its priority alone where
+/// the system knows no more.
 ///
 /// # Errors
-/// The system refuses it; the thread goes on as before.
-#[allow(unsafe_code, reason = "no well-kept library has this system call")]
+/// The system refuses that, too; the thread goes on as before.
 pub(crate) fn stand_back() -> io::Result<()> {
+    // On Linux the priority of a process is that of its calling thread alone.
+    set_nice_and_slice().or_else(|_| Ok(rustix::process::setpriority_process(None, NICE)?))
+}
+
+#[allow(unsafe_code, reason = "no well-kept library has this system call")]
+fn set_nice_and_slice() -> io::Result<()> {
     const THIS_THREAD: libc::pid_t = 0;
     const NO_FLAGS: libc::c_uint = 0;
     const SIZE: u32 = 48;
