@@ -90,6 +90,28 @@ fn new_crates_pass_their_own_tests() {
     }
 }
 
+/// The repository is above the crate, or above where the command is given; else there is only the registry,
+/// and that is said.
+#[test]
+fn new_crate_takes_the_sdk_of_the_repository_that_is_at_hand() {
+    let (repository, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let sdk = repository.path().join("sdk/policy");
+    std::fs::create_dir_all(sdk.join("wit")).unwrap();
+    std::fs::write(sdk.join("wit/policy.wit"), "").unwrap();
+    let depends_on_it = |folder: &Path| {
+        let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        manifest.contains("sdk/policy\"")
+    };
+    let path = |name: &str| elsewhere.path().join(name).to_str().unwrap().to_owned();
+    good(repository.path(), &["new", "here"]);
+    assert!(depends_on_it(&repository.path().join("here")));
+    let said = good(&sdk, &["new", "there", "--path", &path("there")]);
+    assert!(depends_on_it(&elsewhere.path().join("there")) && !said.contains("registry"), "{said}");
+    let said = good(elsewhere.path(), &["new", "alone"]);
+    assert!(!depends_on_it(&elsewhere.path().join("alone")));
+    assert!(said.contains("loadline-sdk comes from the registry; --sdk DIR names"), "{said}");
+}
+
 #[test]
 fn new_overwrites_nothing_and_wants_a_name() {
     let folder = tempfile::tempdir().unwrap();

@@ -28,7 +28,7 @@ pub(super) struct Arguments {
     /// Where the crate goes [default: a folder of its name here]
     #[arg(long, value_name = "DIR")]
     path: Option<PathBuf>,
-    /// The folder of loadline-sdk [default: the repository's, if there is one above, else the registry]
+    /// The folder of loadline-sdk [default: of the repository above the crate, or above here, else the registry]
     #[arg(long, value_name = "DIR")]
     sdk: Option<PathBuf>,
 }
@@ -66,15 +66,23 @@ pub(super) fn new(arguments: &Arguments) -> Result<String, Failure> {
     write(&folder.join("src/lib.rs"), source.as_bytes())?;
     write(&folder.join("Cargo.toml"), manifest.as_bytes())?;
     write(&folder.join(".gitignore"), b"/target\n")?;
-    if let Some(lock) = sdk.and_then(|sdk| fs::read(sdk.join("../../Cargo.lock")).ok()) {
-        write(&folder.join("Cargo.lock"), &lock)?;
-    }
+    let origin = match sdk {
+        Some(sdk) => {
+            if let Ok(lock) = fs::read(sdk.join("../../Cargo.lock")) {
+                write(&folder.join("Cargo.lock"), &lock)?;
+            }
+            ""
+        }
+        None => {
+            "\n\nloadline-sdk comes from the registry; --sdk DIR names the one of a repository, sdk/policy."
+        }
+    };
     let built = format!("target/wasm32-unknown-unknown/release/{}.wasm", name.replace('-', "_"));
     Ok(format!(
         "{kind} {name} is in {0}: src/lib.rs decides, its tests run natively\n\n  \
          cd {0}\n  cargo test\n  cargo build --release --target wasm32-unknown-unknown\n  \
          loadline policy check {built}\n\nDrop that file into the host's policies folder: as {default}.wasm \
-         it takes the default {kind}'s place,\nas {name}.wasm it is for pools with {kind} = {name:?}.",
+         it takes the default {kind}'s place,\nas {name}.wasm it is for pools with {kind} = {name:?}.{origin}",
         folder.display()
     ))
 }
@@ -88,11 +96,13 @@ fn type_name(name: &str) -> String {
     name.split('-').map(word).collect()
 }
 
-/// The SDK of a repository that the new folder lies in or beside.
+/// The SDK of a repository that the new folder lies in, or else this process.
 fn near(folder: &Path) -> Result<Option<PathBuf>, Failure> {
-    let folder = std::path::absolute(folder).map_err(super::super::other)?;
+    let absolute = |path: &Path| std::path::absolute(path).map_err(super::super::other);
+    let (folder, here) = (absolute(folder)?, absolute(Path::new("."))?);
     let has_sdk = |above: &&Path| above.join(SDK_FOLDER).join("wit/policy.wit").is_file();
-    Ok(folder.ancestors().skip(1).find(has_sdk).map(|above| above.join(SDK_FOLDER)))
+    let mut above = folder.ancestors().skip(1).chain(here.ancestors());
+    Ok(above.find(has_sdk).map(|above| above.join(SDK_FOLDER)))
 }
 
 fn given(sdk: &Path) -> Result<PathBuf, Failure> {
