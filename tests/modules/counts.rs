@@ -67,7 +67,7 @@ fn crowds_do_not_start() {
     let engine = engine();
     for (what, wasm) in [
         ("tables", strategy(&"(table 1 funcref)".repeat(4))),
-        ("instances", with_instances(10, "")),
+        ("instances", with_instances(9, "")),
         ("memories", with_instances(2, "(memory 1)")),
     ] {
         let refused = start(&engine, &wasm).expect_err(what).to_string();

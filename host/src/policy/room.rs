@@ -22,7 +22,7 @@ const LOG_LINES_MAX: u32 = 20;
 const LOG_WINDOW: Duration = Duration::from_secs(10);
 /// Instances of core modules in one guest: four for a policy of the SDK, which is joined to the host by three small
 /// ones; one more for an initialiser, and for each version of WASI. Linkers of other languages add some.
-const INSTANCES_MAX: usize = 10;
+const INSTANCES_MAX: usize = 9;
 /// Tables of one guest: its own, and the one through which it calls the host.
 const TABLES_MAX: usize = 4;
 /// Memories of one guest: its own, and one of an adapter.
